@@ -115,6 +115,8 @@ _F64 = struct.Struct(">d")
 _unpack_u16 = struct.Struct(">H").unpack_from
 _unpack_i32 = struct.Struct(">i").unpack_from
 _unpack_i64 = struct.Struct(">q").unpack_from
+_LITTLE_I32 = struct.Struct("<i")
+_LITTLE_I64 = struct.Struct("<q")
 
 
 class Reader:
@@ -279,6 +281,24 @@ class Reader:
         """Flink string without null (`StringValue.read`)."""
         return read_plain_string(self)
 
+    def little_i32(self) -> int:
+        """Read a little-endian i32, as serializers that go through a `ByteBuffer` write it."""
+        return int(_LITTLE_I32.unpack(self.take(4))[0])
+
+    def little_i64(self) -> int:
+        """Read a little-endian i64."""
+        return int(_LITTLE_I64.unpack(self.take(8))[0])
+
+    def little_text(self, size: int | None = None) -> str:
+        """UTF-8, after a little-endian i32 length unless `size` is given."""
+        size = self.little_i32() if size is None else size
+        start = self.position
+        raw = self.take(size)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise self.error(f"not UTF-8: {error.reason}", start + error.start) from None
+
     def expect_end(self, what: str) -> None:
         """Fail when bytes are left over."""
         if self.remaining:
@@ -394,3 +414,17 @@ class Writer:
     def vstr_plain(self, text: str) -> None:
         """Flink string without null (`StringValue.write`)."""
         write_plain_string(self, text)
+
+    def little_i32(self, value: int) -> None:
+        """Write a little-endian i32."""
+        self.take(_LITTLE_I32.pack(value))
+
+    def little_i64(self, value: int) -> None:
+        """Write a little-endian i64."""
+        self.take(_LITTLE_I64.pack(value))
+
+    def little_text(self, text: str) -> None:
+        """UTF-8 after a little-endian i32 length."""
+        raw = text.encode()
+        self.little_i32(len(raw))
+        self.take(raw)

@@ -20,6 +20,10 @@ from state_pipelines.codecs.logical_values import flatten_entries
 from state_pipelines.errors import FormatError, UnsupportedError, ValueRangeError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
     from state_pipelines.codecs.kernels.buffers import InputColumns, OutputColumns
 
 _PRIMITIVES: dict[PrimitiveKind, tuple[str, pa.DataType]] = {
@@ -61,6 +65,18 @@ class ArrayBuilder(ABC):
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         """Convert an Arrow array of exactly `type` to kernel columns before encoding."""
 
+    def build(self, columns: OutputColumns, *buffers: np.ndarray, children: Sequence[pa.Array] = ()) -> pa.Array:
+        """Make an array of `type` with the nulls of `main`.
+
+        Args:
+            columns: after decoding.
+            buffers: those of the type after the bitmap of nulls.
+            children: of a nested type.
+        """
+        nulls = logical_values.bitmap(columns.valid(self.main))
+        held = [nulls, *map(pa.py_buffer, buffers)]
+        return pa.Array.from_buffers(self.type, columns.count(self.main), held, children=list(children))
+
 
 @dataclass(frozen=True)
 class PrimitiveBuilder(ArrayBuilder):
@@ -75,14 +91,12 @@ class PrimitiveBuilder(ArrayBuilder):
 
     @override
     def finish(self, columns: OutputColumns) -> pa.Array:
-        dtype, target = _PRIMITIVES[self.kind]
-        values = columns.fixed(self.main, dtype)
+        values = columns.fixed(self.main, _PRIMITIVES[self.kind][0])
         if self.kind == PrimitiveKind.BOOL:
             values = np.packbits(values != 0, bitorder="little")
         elif self.kind == PrimitiveKind.U16:
             values = values.astype(np.int32)
-        nulls = logical_values.bitmap(columns.valid(self.main))
-        return pa.Array.from_buffers(target, columns.count(self.main), [nulls, pa.py_buffer(values)])
+        return self.build(columns, values)
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
@@ -131,7 +145,7 @@ class TextBuilder(ArrayBuilder):
 
     @override
     def finish(self, columns: OutputColumns) -> pa.Array:
-        return _variable(pa.string(), self.main, columns)
+        return self.build(columns, columns.offsets(self.main), columns.data(self.main))
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
@@ -139,7 +153,7 @@ class TextBuilder(ArrayBuilder):
 
 
 @dataclass(frozen=True)
-class SizedBuilder(ArrayBuilder):
+class SizedBuilder(TextBuilder):
     """Bytes, or text stored as UTF-8."""
 
     text: bool
@@ -151,17 +165,13 @@ class SizedBuilder(ArrayBuilder):
 
     @override
     def finish(self, columns: OutputColumns) -> pa.Array:
-        array = _variable(self.type, self.main, columns)
+        array = super().finish(columns)
         if self.text:
             try:
                 array.validate(full=True)
             except pa.ArrowInvalid as error:
                 raise FormatError(f"a string is not UTF-8: {error}") from None
         return array
-
-    @override
-    def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        columns.set_variable(self.main, array)
 
 
 @dataclass(frozen=True)
@@ -198,9 +208,7 @@ class NumberBuilder(ArrayBuilder):
                 )
             size = min(4 * size, op.MAX_OFFSET)
             text = np.empty(size, np.uint8)
-        return pa.Array.from_buffers(
-            pa.string(), count, [logical_values.bitmap(valid), pa.py_buffer(text_offsets), pa.py_buffer(text)]
-        )
+        return self.build(columns, text_offsets, text)
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
@@ -278,10 +286,7 @@ class ConstantBuilder(ArrayBuilder):
 
     @override
     def finish(self, columns: OutputColumns) -> pa.Array:
-        count = columns.count(self.main)
-        if not self.empty:
-            return pa.nulls(count)
-        return pa.Array.from_buffers(self.type, count, [logical_values.bitmap(columns.valid(self.main))])
+        return self.build(columns) if self.empty else pa.nulls(columns.count(self.main))
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
@@ -313,19 +318,12 @@ class SpanBuilder(ArrayBuilder):
 
     @override
     def finish(self, columns: OutputColumns) -> pa.Array:
-        starts, stops = (pa.array(columns.fixed(column, "i8")) for column in (self.main, self.stop))
-        nulls = logical_values.bitmap(columns.valid(self.main))
-        return pa.Array.from_buffers(self.type, len(starts), [nulls], children=[starts, stops])
+        bounds = [pa.array(columns.fixed(column, "i8")) for column in (self.main, self.stop)]
+        return self.build(columns, children=bounds)
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
         raise UnsupportedError("offsets of values cannot be written")
-
-
-def _variable(target: pa.DataType, main: int, columns: OutputColumns) -> pa.Array:
-    nulls = logical_values.bitmap(columns.valid(main))
-    buffers = [nulls, pa.py_buffer(columns.offsets(main)), pa.py_buffer(columns.data(main))]
-    return pa.Array.from_buffers(target, columns.count(main), buffers)
 
 
 def take_names(names: tuple[str, ...], indices: np.ndarray, valid: logical_values.Mask) -> pa.Array:
@@ -377,8 +375,7 @@ class StructBuilder(ArrayBuilder):
                 names, dtype = (self.classes, np.int32) if name == "class" else (ROW_KINDS, np.uint8)
                 children.append(take_names(names, columns.fixed(column, dtype).astype(np.int32), None))
         children += [builder.finish(columns) for _, builder in self.fields if builder.main >= 0]
-        nulls = logical_values.bitmap(columns.valid(self.main))
-        return pa.Array.from_buffers(self.type, columns.count(self.main), [nulls], children=children)
+        return self.build(columns, children=children)
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
@@ -418,9 +415,7 @@ class ChoiceBuilder(ArrayBuilder):
         flags = np.packbits(columns.fixed(self.flag, np.uint8) != 0, bitorder="little")
         count = columns.count(self.main)
         is_left = pa.Array.from_buffers(pa.bool_(), count, [None, pa.py_buffer(flags)])
-        children = [is_left, self.left.finish(columns), self.right.finish(columns)]
-        nulls = logical_values.bitmap(columns.valid(self.main))
-        return pa.Array.from_buffers(self.type, count, [nulls], children=children)
+        return self.build(columns, children=[is_left, self.left.finish(columns), self.right.finish(columns)])
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
@@ -465,8 +460,7 @@ class CaseBuilder(ArrayBuilder):
         names = tuple(name for name, _ in self.cases)
         cases = take_names(names, columns.fixed(self.case, np.int32), None)
         children = [cases, *(builder.finish(columns) for _, builder in self._fields)]
-        nulls = logical_values.bitmap(columns.valid(self.main))
-        return pa.Array.from_buffers(self.type, columns.count(self.main), [nulls], children=children)
+        return self.build(columns, children=children)
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
@@ -496,9 +490,7 @@ class ListBuilder(ArrayBuilder):
 
     @override
     def finish(self, columns: OutputColumns) -> pa.Array:
-        child = self.element.finish(columns)
-        buffers = [logical_values.bitmap(columns.valid(self.main)), pa.py_buffer(columns.offsets(self.main))]
-        return pa.Array.from_buffers(self.type, columns.count(self.main), buffers, children=[child])
+        return self.build(columns, columns.offsets(self.main), children=[self.element.finish(columns)])
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
@@ -525,8 +517,7 @@ class MapBuilder(ArrayBuilder):
             raise ValueRangeError("a map has a null key, which Arrow and Spark cannot represent")
         fields = [pa.field("key", keys.type, nullable=False), pa.field("value", self.value.type)]
         entries = pa.StructArray.from_arrays([keys, self.value.finish(columns)], fields=fields)
-        buffers = [logical_values.bitmap(columns.valid(self.main)), pa.py_buffer(columns.offsets(self.main))]
-        return pa.Array.from_buffers(self.type, columns.count(self.main), buffers, children=[entries])
+        return self.build(columns, columns.offsets(self.main), children=[entries])
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
@@ -592,8 +583,7 @@ class DecimalBuilder(ArrayBuilder):
             if bool((np.abs(values) >= 10**self.precision).any()):
                 raise self._too_long()
             values = np.stack([values, values >> 63], axis=1)
-        nulls = logical_values.bitmap(columns.valid(self.main))
-        array = pa.Array.from_buffers(self.type, columns.count(self.main), [nulls, pa.py_buffer(values)])
+        array = self.build(columns, values)
         if self.width == 16:
             try:
                 array.validate(full=True)
@@ -606,12 +596,8 @@ class DecimalBuilder(ArrayBuilder):
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        buffer = array.buffers()[1]
-        raw = np.zeros(2 * len(array), np.int64)
-        if buffer is not None:
-            raw = np.frombuffer(buffer, np.int64, 2 * len(array), 16 * array.offset)
         # A row of two longs is a value of 16 bytes.
-        values = raw.reshape(-1, 2)
+        values = _view_values(array, np.int64, 2).reshape(-1, 2)
         columns.set_fixed(self.main, values[:, 0] if self.width == 8 else values.view("V16").ravel(), array)
 
 
@@ -656,12 +642,11 @@ class TimestampBuilder(ArrayBuilder):
             if bool((np.abs(values) > limit).any()):
                 raise ValueRangeError(f"a timestamp is outside the range of Arrow's {self.type}")
             values = values * self._scale + nanos // unit
-        nulls = logical_values.bitmap(columns.valid(self.main))
-        return pa.Array.from_buffers(self.type, columns.count(self.main), [nulls, pa.py_buffer(values)])
+        return self.build(columns, values)
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        values = _longs(array)
+        values = _view_values(array, np.int64)
         if self.nanos >= 0:
             millis = values // self._scale
             rest = (values - millis * self._scale) * (_NANOS_OF_MILLI // self._scale)
@@ -689,18 +674,11 @@ class SameBitsBuilder(ArrayBuilder):
 
     @override
     def finish(self, columns: OutputColumns) -> pa.Array:
-        values = columns.fixed(self.main, f"i{self.of.bit_width // 8}")
-        nulls = logical_values.bitmap(columns.valid(self.main))
-        return pa.Array.from_buffers(self.of, len(values), [nulls, pa.py_buffer(values)])
+        return self.build(columns, columns.fixed(self.main, f"i{self.of.bit_width // 8}"))
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        width = self.of.bit_width // 8
-        buffer = array.buffers()[1]
-        values = np.zeros(len(array), f"i{width}")
-        if buffer is not None:
-            values = np.frombuffer(buffer, f"i{width}", len(array), width * array.offset)
-        columns.set_fixed(self.main, values, array)
+        columns.set_fixed(self.main, _view_values(array, f"i{self.of.bit_width // 8}"), array)
 
 
 @dataclass(frozen=True)
@@ -718,13 +696,11 @@ class TimeOfDayBuilder(ArrayBuilder):
         outside = (millis < 0) | (millis >= _MILLIS_OF_DAY)
         if bool((outside if valid is None else outside & valid).any()):
             raise FormatError("the milliseconds of a TIME are not a time of day")
-        values = millis * _NANOS_OF_MILLI
-        nulls = logical_values.bitmap(valid)
-        return pa.Array.from_buffers(self.type, len(values), [nulls, pa.py_buffer(values)])
+        return self.build(columns, millis * _NANOS_OF_MILLI)
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        values = _longs(array)
+        values = _view_values(array, np.int64)
         valid = np.asarray(array.is_valid())
         if bool((values % _NANOS_OF_MILLI)[valid].any()):
             raise ValueRangeError("a TIME has a precision of one millisecond")
@@ -742,8 +718,9 @@ def make_decimal_type(precision: int, scale: int) -> tuple[int, int]:
     return precision, scale
 
 
-def _longs(array: pa.Array) -> np.ndarray:
-    buffer = array.buffers()[1]
+def _view_values(array: pa.Array, dtype: npt.DTypeLike, per_value: int = 1) -> np.ndarray:
+    """The numbers in the buffer of a fixed-width array, `per_value` of each value; zeros where it has no buffer."""
+    buffer, numbers = array.buffers()[1], np.dtype(dtype)
     if buffer is None:
-        return np.zeros(len(array), np.int64)
-    return np.frombuffer(buffer, np.int64, len(array), 8 * array.offset)
+        return np.zeros(per_value * len(array), numbers)
+    return np.frombuffer(buffer, numbers, per_value * len(array), per_value * numbers.itemsize * array.offset)

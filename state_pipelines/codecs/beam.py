@@ -391,13 +391,13 @@ def _(layout: VarDecimal, writer: Writer, value: Value) -> None:
 def _(layout: Counted, reader: Reader, tail: bool) -> Value:
     start, count = reader.position, reader.i32()
     if count >= 0:
-        return _read_elements(layout, reader, _checked(reader, count, start))
+        return read_items(layout.element, reader, _checked(reader, count, start))
     if count != -1:
         raise reader.error(f"{count} is no number of elements", start)
     blocks: list[int] = []
     items: list[Value] = []
     while size := read_var_number(reader):
-        items += _read_elements(layout, reader, _checked(reader, size, start))
+        items += read_items(layout.element, reader, _checked(reader, size, start))
         blocks.append(size)
     return BlockList(items, tuple(blocks))
 
@@ -406,10 +406,6 @@ def _checked(reader: Reader, count: int, start: int) -> int:
     if not 0 <= count <= max(reader.remaining, MAX_EMPTY_ITEMS):
         raise reader.error(f"a count of {count} does not fit in the {reader.remaining} bytes left", start)
     return count
-
-
-def _read_elements(layout: Counted, reader: Reader, count: int) -> list[Value]:
-    return read_items(layout.element, reader, count)
 
 
 @write.register

@@ -607,9 +607,7 @@ def _children(layout: lay.Layout) -> list[lay.Layout]:
             return [*(child for _, child in fields), *(variant.layout for variant in variants)]
         case lay.Optional(inner=inner) | lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner) | lay.Span(inner=inner):
             return [inner]
-        case lay.Marked(inner=inner):
-            return [inner]
-        case beam.VarFramed(inner=inner) | beam.Counted(element=inner):
+        case lay.Marked(inner=inner) | beam.VarFramed(inner=inner) | beam.Counted(element=inner):
             return [inner]
         case lay.Sequence(element=element) | lay.Delimited(element=element) | lay.NullMasked(element=element):
             return [element]

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import singledispatch
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
 from state_pipelines.binary.data_views import split_units
 from state_pipelines.binary.java_stream import (
@@ -23,7 +23,6 @@ from state_pipelines.binary.java_stream import (
     JavaBlock,
     JavaClassDesc,
     JavaClassLiteral,
-    JavaContent,
     JavaEnum,
     JavaObject,
     JavaReference,
@@ -81,35 +80,34 @@ def tagged(tag: str, content: Json) -> Json:
     return {tag: content}
 
 
-def number(value: object) -> Json:
+def number(value: float) -> Json:
     """Return a float or double; non-finite numbers are strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return cast("float", value)
+    return value
 
 
-def hex_bytes(value: object) -> Json:
+def hex_bytes(value: bytes | bytearray) -> Json:
     """Return the bytes in lower-case hex."""
-    return tagged("@bytes", bytes(cast("bytes", value)).hex())
+    return tagged("@bytes", bytes(value).hex())
 
 
-def big_integer(value: object) -> Json:
+def big_integer(value: int) -> Json:
     """Return a BigInteger of any size; by way of a decimal number, because Python limits the digits of integers."""
-    return tagged("@bigint", format(Decimal(cast("int", value)), "f"))
+    return tagged("@bigint", format(Decimal(value), "f"))
 
 
-def decimal(value: object) -> Json:
+def decimal(value: Decimal) -> Json:
     """Return a BigDecimal as `toPlainString` has it; beyond 1,000 zeros as `toString` has it.
 
     PyFlink writes decimals as text, so that they may be `NaN`, `sNaN` or `Infinity`.
     """
-    plain = cast("Decimal", value)
-    if not plain.is_finite():
-        return tagged("@dec", str(plain))
-    exponent = cast("int", plain.as_tuple().exponent)
-    if plain == 0 and exponent > 0:
+    if not value.is_finite():
+        return tagged("@dec", str(value))
+    exponent = cast("int", value.as_tuple().exponent)
+    if value == 0 and exponent > 0:
         return tagged("@dec", "0")
-    return tagged("@dec", format(plain, "f") if abs(exponent) <= _LONGEST_PLAIN else str(plain))
+    return tagged("@dec", format(value, "f") if abs(exponent) <= _LONGEST_PLAIN else str(value))
 
 
 def date_text(days: int) -> str:
@@ -125,19 +123,18 @@ def time_text(nanos: int) -> str:
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{nano:09d}"
 
 
-def java_date(value: object) -> Json:
+def java_date(days: int) -> Json:
     """Return a LocalDate from its epoch day."""
-    return tagged("@date", date_text(cast("int", value)))
+    return tagged("@date", date_text(days))
 
 
-def java_time(value: object) -> Json:
+def java_time(nanos: int) -> Json:
     """Return a LocalTime from its nanosecond of the day."""
-    return tagged("@time", time_text(cast("int", value)))
+    return tagged("@time", time_text(nanos))
 
 
-def java_date_time(value: object) -> Json:
+def java_date_time(members: Mapping[str, int]) -> Json:
     """Return a LocalDateTime from `date` and `nano_of_day`."""
-    members = cast("Mapping[str, int]", value)
     return tagged("@datetime", f"{date_text(members['date'])}T{time_text(members['nano_of_day'])}")
 
 
@@ -214,27 +211,6 @@ def _(value: int) -> Json:
     return value if value.bit_length() <= _MOST_BITS else big_integer(value)
 
 
-@value_json.register(float)
-def _(value: float) -> Json:
-    return number(value)
-
-
-@value_json.register(bytes)
-def _(value: bytes) -> Json:
-    return hex_bytes(value)
-
-
-@value_json.register(Decimal)
-def _(value: Decimal) -> Json:
-    return decimal(value)
-
-
-@value_json.register(list)
-@value_json.register(tuple)
-def _(value: list[object] | tuple[object, ...]) -> Json:
-    return [value_json(item) for item in value]
-
-
 @value_json.register(dict)
 def _(value: dict) -> Json:  # type: ignore[type-arg]
     return {str(key): value_json(item) for key, item in value.items()}
@@ -250,11 +226,6 @@ def _(value: TypedValue) -> Json:
     if isinstance(value.value, Mapping):
         return _object(value.class_name, value.value.items())
     return _object(value.class_name, [("value", value.value)])
-
-
-@value_json.register(EnumValue)
-def _(value: EnumValue) -> Json:
-    return tagged("@enum", value.constant)
 
 
 @value_json.register(MessageValue)
@@ -307,11 +278,6 @@ def _generic_record(fields: Mapping[str, object]) -> AvroRecord | None:
     return AvroRecord(str(root["name"]), tuple(zip(names, values.items, strict=True)))
 
 
-@value_json.register(ArrayValue)
-def _(value: ArrayValue) -> Json:
-    return [value_json(item) for item in value.items]
-
-
 @value_json.register(CollectionValue)
 def _(value: CollectionValue) -> Json:
     items = [value_json(item) for item in value.items]
@@ -323,76 +289,45 @@ def _(value: MapValue) -> Json:
     return sorted_map((value_json(key), value_json(item)) for key, item in value.entries)
 
 
-@value_json.register(BackReference)
-def _(value: BackReference) -> Json:
-    return tagged("@ref", value.index)
+def _list(values: Iterable[object]) -> Json:
+    return [value_json(item) for item in values]
 
 
-@value_json.register(Undecoded)
-def _(value: Undecoded) -> Json:
-    return {"@class": value.class_name, "@undecoded": value.raw.hex(), "@reason": value.reason}
+_BY_TYPE: dict[type, Callable[[Any], Json]] = {
+    float: number,
+    bytes: hex_bytes,
+    Decimal: decimal,
+    list: _list,
+    tuple: _list,
+    ArrayValue: lambda value: _list(value.items),
+    AvroRecord: lambda value: {"@avro": value.name, **{name: value_json(item) for name, item in value.fields}},
+    AvroMap: lambda value: sorted_map((key, value_json(item)) for key, item in value.entries),
+    AvroBranch: lambda value: value_json(value.value),
+    AvroEnum: lambda value: tagged("@enum", value.symbol),
+    EnumValue: lambda value: tagged("@enum", value.constant),
+    BackReference: lambda value: tagged("@ref", value.index),
+    BinaryRowValue: lambda value: {"@rowdata": _list(value.fields), "@kind": value.kind},
+    TimestampValue: lambda value: tagged("@ts", [value.millis, value.nano_of_milli]),
+    Undecoded: lambda value: {"@class": value.class_name, "@undecoded": value.raw.hex(), "@reason": value.reason},
+    **dict.fromkeys(_JAVA_CONTENTS, lambda value: value_json(java_value(value))),
+}
+for _type, _to_json in _BY_TYPE.items():
+    value_json.register(_type, _to_json)
 
 
-@value_json.register(AvroRecord)
-def _(value: AvroRecord) -> Json:
-    return {"@avro": value.name, **{name: value_json(item) for name, item in value.fields}}
-
-
-@value_json.register(AvroEnum)
-def _(value: AvroEnum) -> Json:
-    return tagged("@enum", value.symbol)
-
-
-@value_json.register(AvroMap)
-def _(value: AvroMap) -> Json:
-    return sorted_map((key, value_json(item)) for key, item in value.entries)
-
-
-@value_json.register(AvroBranch)
-def _(value: AvroBranch) -> Json:
-    return value_json(value.value)
-
-
-@value_json.register(BinaryRowValue)
-def _(value: BinaryRowValue) -> Json:
-    return {"@rowdata": [value_json(item) for item in value.fields], "@kind": value.kind}
-
-
-@value_json.register(TimestampValue)
-def _(value: TimestampValue) -> Json:
-    return tagged("@ts", [value.millis, value.nano_of_milli])
-
-
-@value_json.register(JavaString)
-@value_json.register(JavaObject)
-@value_json.register(JavaEnum)
-@value_json.register(JavaArray)
-@value_json.register(JavaClassLiteral)
-@value_json.register(JavaClassDesc)
-@value_json.register(JavaBlock)
-@value_json.register(JavaReference)
-def _(value: JavaContent) -> Json:
-    return value_json(java_value(value))
-
-
-def _bit_set(value: object) -> Json:
-    words = cast("tuple[int, ...]", value)
+def _bit_set(words: tuple[int, ...]) -> Json:
     return tagged("@bitset", [64 * at + bit for at, word in enumerate(words) for bit in range(64) if word >> bit & 1])
 
 
-def _pair(tag: str, first: str, second: str) -> Callable[[object], Json]:
-    def render(value: object) -> Json:
-        members = cast("Mapping[str, int]", value)
-        return tagged(tag, [members[first], members[second]])
-
-    return render
+def _pair(tag: str, first: str, second: str) -> Callable[[Any], Json]:
+    return lambda value: tagged(tag, [value[first], value[second]])
 
 
-def _integer(tag: str) -> Callable[[object], Json]:
-    return lambda value: tagged(tag, cast("int", value))
+def _integer(tag: str) -> Callable[[int], Json]:
+    return lambda value: tagged(tag, value)
 
 
-_TYPED: dict[str, Callable[[object], Json]] = {
+_TYPED: dict[str, Callable[[Any], Json]] = {
     **{f"java.lang.{name}": value_json for name in _UNTAGGED},
     "java.math.BigInteger": big_integer,
     "java.math.BigDecimal": decimal,
@@ -446,20 +381,20 @@ def raw_value_json(block: bytes, offset: int, size: int) -> Json:
     return {"@class": f"{_BINARY}BinaryRawValueData", "binarySection": section, "javaObject": None}
 
 
-def sql_array(value: object, of: LogicalType) -> list[Json]:
+def sql_array(value: Iterable[object], of: LogicalType) -> list[Json]:
     """Return an array."""
-    return [sql_value(item, of) for item in cast("Iterable[object]", value)]
+    return [sql_value(item, of) for item in value]
 
 
-def sql_map(value: object, key_type: LogicalType, value_type: LogicalType | None) -> Json:
+def sql_map(value: Iterable[tuple[object, object]], key_type: LogicalType, value_type: LogicalType | None) -> Json:
     """Return a map; a multiset without value type."""
     return sorted_map(
         (sql_value(key, key_type), value_json(item) if value_type is None else sql_value(item, value_type))
-        for key, item in cast("Iterable[tuple[object, object]]", value)
+        for key, item in value
     )
 
 
-def sql_value(value: object, of: LogicalType) -> Json:
+def sql_value(value: Any, of: LogicalType) -> Json:
     """Return a value of a logical type."""
     if value is None:
         return None
@@ -477,27 +412,16 @@ def sql_value(value: object, of: LogicalType) -> Json:
     return value_json(value)
 
 
-def sql_timestamp(value: object) -> Json:
+def sql_timestamp(value: Any) -> Json:
     """Return a timestamp, with or without nanoseconds."""
     if isinstance(value, Mapping):
         millis, nanos = (*value.values(), 0)[:2]
-        return value_json(TimestampValue(cast("int", millis), cast("int", nanos)))
+        return value_json(TimestampValue(millis, nanos))
     return value_json(TimestampValue(value, 0) if isinstance(value, int) else value)
 
 
 Node = TypeVar("Node", bound=tree.Serializer)
-Render: TypeAlias = Callable[[Node, object], "Json"]
-Members: TypeAlias = Mapping[str, object]
-Wrapping: TypeAlias = (
-    tree.Nullable
-    | tree.TtlAware
-    | tree.RawValue
-    | tree.External
-    | tree.ListView
-    | tree.MapView
-    | tree.RowDataKey
-    | tree.Mapped
-)
+Render: TypeAlias = Callable[[Node, Any], "Json"]
 _TABLE_WINDOWS = "org.apache.flink.table.runtime.operators.window."
 
 
@@ -506,7 +430,7 @@ def dumps(line: Mapping[str, object]) -> str:
     return json.dumps(line, separators=(",", ":"), allow_nan=False)
 
 
-def to_json(node: tree.Serializer, value: object) -> Json:
+def to_json(node: tree.Serializer, value: Any) -> Json:
     """Return a decoded value as an object for `json.dumps`.
 
     Args:
@@ -516,15 +440,15 @@ def to_json(node: tree.Serializer, value: object) -> Json:
     return None if value is None else _render(node, value)
 
 
-def access_times(node: tree.Serializer, value: object) -> int | list[int] | None:
+def access_times(node: tree.Serializer, value: Any) -> int | list[int] | None:
     """Return last access in epoch milliseconds of a value with TTL, one per element of a list; None without TTL."""
     if value is None:
         # A map may say that its value is null, although Flink writes none with TTL.
         return None
     if isinstance(node, tree.Ttl):
-        return cast("int", _members(value)["last_access"])
+        return cast("int", value["last_access"])
     if isinstance(node, tree.ListOf) and isinstance(node.element, tree.Ttl):
-        return [cast("int", _members(item)["last_access"]) for item in _items(value)]
+        return [item["last_access"] for item in value]
     if isinstance(node, tree.TtlAware):
         return access_times(node.inner, value)
     return None
@@ -553,170 +477,86 @@ def register_json(node_class: type[Node]) -> Callable[[Render[Node]], Render[Nod
 
 
 @singledispatch
-def _render(node: tree.Serializer, value: object) -> Json:
+def _render(node: tree.Serializer, value: Any) -> Json:
     """Convert a value without a rule for its serializer by its Python type."""
     return value_json(value)
 
 
 @_render.register(tree.Basic)
-def _(node: tree.Basic, value: object) -> Json:
+def _(node: tree.Basic, value: Any) -> Json:
     render = _BASIC.get(node.kind)
     return value_json(value) if render is None else render(value)
 
 
-@_render.register(tree.ListOf)
-@_render.register(tree.GenericArray)
-@_render.register(tree.LinkedListOf)
-@_render.register(tree.PythonArray)
-def _(node: tree.ListOf | tree.GenericArray | tree.LinkedListOf | tree.PythonArray, value: object) -> Json:
-    return [to_json(node.element, item) for item in _items(value)]
-
-
-@_render.register(tree.SetOf)
-def _(node: tree.SetOf, value: object) -> Json:
-    return sorted_set(to_json(node.element, item) for item in _items(value))
-
-
-@_render.register(tree.MapOf)
-@_render.register(tree.SortedMapOf)
-@_render.register(tree.PythonMap)
-def _(node: tree.MapOf | tree.SortedMapOf | tree.PythonMap, value: object) -> Json:
-    return sorted_map((to_json(node.key, key), to_json(node.value, item)) for key, item in _entries(value))
-
-
-@_render.register(tree.ScalaCollection)
-def _(node: tree.ScalaCollection, value: object) -> Json:
-    return [to_json(node.element, item) for item in _items(value)]
-
-
-@_render.register(tree.ScalaMap)
-def _(node: tree.ScalaMap, value: object) -> Json:
-    return sorted_map((to_json(node.key, key), to_json(node.value, item)) for key, item in _entries(value))
-
-
 @_render.register(tree.Coproduct)
-def _(node: tree.Coproduct, value: object) -> Json:
-    members = _members(value)
-    case = str(members["case"])
+def _(node: tree.Coproduct, value: Any) -> Json:
+    case = str(value["case"])
     of = dict(zip(node.cases, node.serializers, strict=True)).get(case)
-    return {"case": case, "value": None if of is None else to_json(of, members["value"])}
-
-
-@_render.register(tree.Tuple)
-@_render.register(tree.CaseClass)
-def _(node: tree.Tuple | tree.CaseClass, value: object) -> Json:
-    return tagged("@tuple", _fields(node.fields, value))
-
-
-@_render.register(tree.PositionalRow)
-@_render.register(tree.PythonRow)
-def _(node: tree.PositionalRow | tree.PythonRow, value: object) -> Json:
-    return {"@row": _fields(node.fields, value), "@kind": str(_members(value).get("row_kind") or "+I")}
-
-
-@_render.register(PythonValue)
-def _(node: PythonValue, value: object) -> Json:
-    return to_json(node.type, value)
+    return {"case": case, "value": None if of is None else to_json(of, value["value"])}
 
 
 @_render.register(PythonType)
-def _(node: PythonType, value: object) -> Json:
+def _(node: PythonType, value: Any) -> Json:
     match node.word:
         case "ROW":
-            members = _members(value)
-            named = {name: to_json(of, members[name]) for name, of in zip(node.field_names, node.children, strict=True)}
-            return {"@row": named if node.names else [*named.values()], "@kind": str(members.get("row_kind") or "+I")}
+            named = {name: to_json(of, value[name]) for name, of in zip(node.field_names, node.children, strict=True)}
+            return {"@row": named if node.names else [*named.values()], "@kind": str(value.get("row_kind") or "+I")}
         case "TUPLE":
             return tagged("@tuple", _fields(node.children, value))
         case "ARRAY" | "PRIMITIVE_ARRAY":
-            return [to_json(node.children[0], item) for item in _items(value)]
+            return [to_json(node.children[0], item) for item in value]
         case "MAP":
             of, inner = node.children
-            return sorted_map((to_json(of, key), to_json(inner, item)) for key, item in _entries(value))
+            return sorted_map((to_json(of, key), to_json(inner, item)) for key, item in value)
         case "TIMESTAMP" if isinstance(value, int):
             return tagged("@ts", [value, 0])
         case "TIMESTAMP":
-            return tagged("@ts", [cast("int", each) for each in _members(value).values()])
+            return tagged("@ts", [*value.values()])
     render = _PYTHON.get(node.word)
     return value_json(value) if render is None else render(value)
 
 
 @_render.register(tree.Either)
-def _(node: tree.Either, value: object) -> Json:
-    members = _members(value)
-    if members["is_left"]:
-        return tagged("@left", to_json(node.left, members["left"]))
-    return tagged("@right", to_json(node.right, members["right"]))
+def _(node: tree.Either, value: Any) -> Json:
+    if value["is_left"]:
+        return tagged("@left", to_json(node.left, value["left"]))
+    return tagged("@right", to_json(node.right, value["right"]))
 
 
 @_render.register(tree.Pojo)
-def _(node: tree.Pojo, value: object) -> Json:
+def _(node: tree.Pojo, value: Any) -> Json:
     if isinstance(value, Undecoded):
         # An object of a subclass whose serializer nothing reads.
         return value_json(value)
-    members = _members(value)
-    name = str(members.get("class", node.pojo_class))
+    name = str(value.get("class", node.pojo_class))
     serializers = _field_serializers(node, name)
     rendered: dict[str, Json] = {"@class": name}
-    for field in sorted(key for key in members if key != "class"):
+    for field in sorted(key for key in value if key != "class"):
         serializer = serializers.get(field)
-        rendered[field] = value_json(members[field]) if serializer is None else to_json(serializer, members[field])
+        rendered[field] = value_json(value[field]) if serializer is None else to_json(serializer, value[field])
     return rendered
 
 
-@_render.register(tree.Enum)
-@_render.register(tree.ScalaEnum)
-def _(node: tree.Enum | tree.ScalaEnum, value: object) -> Json:
-    return tagged("@enum", str(value))
-
-
-@_render.register(tree.Nullable)
-@_render.register(tree.TtlAware)
-@_render.register(tree.RawValue)
-@_render.register(tree.External)
-@_render.register(tree.ListView)
-@_render.register(tree.MapView)
-@_render.register(tree.RowDataKey)
-@_render.register(tree.Mapped)
-def _(node: Wrapping, value: object) -> Json:
-    return to_json(node.inner, value)
-
-
-@_render.register(tree.Ttl)
-def _(node: tree.Ttl, value: object) -> Json:
-    return to_json(node.inner, _members(value)["value"])
-
-
 @_render.register(tree.Timer)
-def _(node: tree.Timer, value: object) -> Json:
-    members = _members(value)
+def _(node: tree.Timer, value: Any) -> Json:
     return {
-        "timestamp": value_json(members["timestamp"]),
-        "key": to_json(node.key, members["key"]),
-        "namespace": to_json(node.namespace, members["namespace"]),
+        "timestamp": value_json(value["timestamp"]),
+        "key": to_json(node.key, value["key"]),
+        "namespace": to_json(node.namespace, value["namespace"]),
     }
-
-
-@_render.register(tree.WindowKey)
-def _(node: tree.WindowKey, value: object) -> Json:
-    members = _members(value)
-    return {"window": value_json(members["window"]), "key": to_json(node.key, members["key"])}
 
 
 @_render.register(tree.Variants)
-def _(node: tree.Variants, value: object) -> Json:
+def _(node: tree.Variants, value: Any) -> Json:
     """Convert an object of Flink's runtime to its class and fields, or to its fields alone if the class is unknown."""
     if node.kind not in _VARIANTS:
         return _variant_members(node, value)
-    members, (name, field, key) = _members(value), _VARIANTS[node.kind]
-    return {
-        "@class": name,
-        "element": to_json(node.serializers[0], members["element"]),
-        key: value_json(members[field]),
-    }
+    name, field, key = _VARIANTS[node.kind]
+    element = to_json(node.serializers[0], value["element"])
+    return {"@class": name, "element": element, key: value_json(value[field])}
 
 
-def _variant_members(node: tree.Variants, value: object) -> Json:
+def _variant_members(node: tree.Variants, value: Any) -> Json:
     match node.kind:
         case (
             tree.VariantKind.SCALA_OPTION
@@ -725,75 +565,85 @@ def _variant_members(node: tree.Variants, value: object) -> Json:
         ):
             return to_json(node.serializers[0], value)
         case tree.VariantKind.TRAVERSABLE:
-            return [to_json(node.serializers[0], item) for item in _items(value)]
+            return [to_json(node.serializers[0], item) for item in value]
         case tree.VariantKind.UNION | tree.VariantKind.SCALA_TRY | tree.VariantKind.STREAM_ELEMENT:
-            return _chosen(node, _members(value))
+            return _chosen(node, value)
         case tree.VariantKind.TWO_PHASE_COMMIT:
-            members = _members(value)
             return {
-                "pending": _transaction(node, members["pending"]),
-                "committing": [_transaction(node, item) for item in _items(members["committing"])],
-                "context": to_json(node.serializers[1], members["context"]),
+                "pending": _transaction(node, value["pending"]),
+                "committing": [_transaction(node, item) for item in value["committing"]],
+                "context": to_json(node.serializers[1], value["context"]),
             }
         case tree.VariantKind.SEQUENCED_NODE | tree.VariantKind.META_SQN_INFO | tree.VariantKind.ROW_SQN_INFO:
-            named = zip(_members(value).items(), node.serializers, strict=True)
+            named = zip(value.items(), node.serializers, strict=True)
             return {name: to_json(serializer, item) for (name, item), serializer in named}
         case _:
             return value_json(value)
 
 
-def _chosen(node: tree.Variants, value: Members) -> Json:
+def _chosen(node: tree.Variants, value: Any) -> Json:
     case, item = str(value["case"]), value["value"]
     if case == "record":
-        record = _members(item)
-        timed: dict[str, Json] = {"timestamp": value_json(record["timestamp"])}
-        return {"case": case, "value": {**timed, "value": to_json(node.serializers[0], record["value"])}}
+        timed: dict[str, Json] = {"timestamp": value_json(item["timestamp"])}
+        return {"case": case, "value": {**timed, "value": to_json(node.serializers[0], item["value"])}}
     indexes = {"one": 0, "two": 1, "success": 0, "failure": 1, "record_without_timestamp": 0}
     shown = to_json(node.serializers[indexes[case]], item) if case in indexes else value_json(item)
     return {"case": case, "value": shown}
 
 
-def _transaction(node: tree.Variants, value: object) -> Json:
+def _transaction(node: tree.Variants, value: Any) -> Json:
     if value is None:
         return None
-    members = _members(value)
-    return {
-        "transaction": to_json(node.serializers[0], members["transaction"]),
-        "started": value_json(members["started"]),
-    }
-
-
-@_render.register(tree.RowData)
-def _(node: tree.RowData, value: object) -> Json:
-    return sql_row(value, node.types) if isinstance(value, BinaryRowValue) else value_json(value)
-
-
-@_render.register(tree.ArrayData)
-def _(node: tree.ArrayData, value: object) -> Json:
-    return sql_array(value, node.element_type)
-
-
-@_render.register(tree.MapData)
-def _(node: tree.MapData, value: object) -> Json:
-    return sql_map(value, node.key_type, node.value_type)
+    transaction = to_json(node.serializers[0], value["transaction"])
+    return {"transaction": transaction, "started": value_json(value["started"])}
 
 
 @_render.register(tree.BinaryRow)
-def _(node: tree.BinaryRow, value: object) -> Json:
+def _(node: tree.BinaryRow, value: Any) -> Json:
     """Return a row of unknown field types as its bytes, including the length prefix."""
     if not isinstance(value, bytes):
         return value_json(value)
     return tagged("@hex", (len(value).to_bytes(4, "big") + value).hex())
 
 
-@_render.register(tree.TimestampData)
-def _(node: tree.TimestampData, value: object) -> Json:
-    return sql_timestamp(value)
+_BY_NODE: dict[tuple[type[tree.Serializer], ...], Callable[[Any, Any], Json]] = {
+    (tree.ListOf, tree.GenericArray, tree.LinkedListOf, tree.PythonArray, tree.ScalaCollection): lambda node, value: [
+        to_json(node.element, item) for item in value
+    ],
+    (tree.SetOf,): lambda node, value: sorted_set(to_json(node.element, item) for item in value),
+    (tree.MapOf, tree.SortedMapOf, tree.PythonMap, tree.ScalaMap): lambda node, value: sorted_map(
+        (to_json(node.key, key), to_json(node.value, item)) for key, item in value
+    ),
+    (tree.Tuple, tree.CaseClass): lambda node, value: tagged("@tuple", _fields(node.fields, value)),
+    (tree.PositionalRow, tree.PythonRow): lambda node, value: {
+        "@row": _fields(node.fields, value),
+        "@kind": str(value.get("row_kind") or "+I"),
+    },
+    (tree.Enum, tree.ScalaEnum): lambda node, value: tagged("@enum", str(value)),
+    (tree.Nullable, tree.TtlAware, tree.RawValue, tree.External): lambda node, value: to_json(node.inner, value),
+    (tree.ListView, tree.MapView, tree.RowDataKey, tree.Mapped): lambda node, value: to_json(node.inner, value),
+    (tree.Ttl,): lambda node, value: to_json(node.inner, value["value"]),
+    (tree.WindowKey,): lambda node, value: {
+        "window": value_json(value["window"]),
+        "key": to_json(node.key, value["key"]),
+    },
+    (tree.ArrayData,): lambda node, value: sql_array(value, node.element_type),
+    (tree.MapData,): lambda node, value: sql_map(value, node.key_type, node.value_type),
+    (tree.TimestampData,): lambda node, value: sql_timestamp(value),
+    (PythonValue,): lambda node, value: to_json(node.type, value),
+}
+for _nodes, _by_node in _BY_NODE.items():
+    for _node in _nodes:
+        _render.register(_node, _by_node)
 
 
-def _fields(serializers: Sequence[tree.Serializer], value: object) -> list[Json]:
-    members = _members(value)
-    return [to_json(serializer, members[f"f{index}"]) for index, serializer in enumerate(serializers)]
+@_render.register(tree.RowData)
+def _(node: tree.RowData, value: Any) -> Json:
+    return sql_row(value, node.types) if isinstance(value, BinaryRowValue) else value_json(value)
+
+
+def _fields(serializers: Sequence[tree.Serializer], value: Any) -> list[Json]:
+    return [to_json(serializer, value[f"f{index}"]) for index, serializer in enumerate(serializers)]
 
 
 def _field_serializers(node: tree.Pojo, class_name: str) -> Mapping[str, tree.Serializer | None]:
@@ -805,24 +655,8 @@ def _field_serializers(node: tree.Pojo, class_name: str) -> Mapping[str, tree.Se
     return {field.name: field.serializer for field in pojo.fields}
 
 
-def _members(value: object) -> Members:
-    return cast("Members", value)
-
-
-def _items(value: object) -> Iterable[object]:
-    return cast("Iterable[object]", value)
-
-
-def _entries(value: object) -> Iterable[tuple[object, object]]:
-    return cast("Iterable[tuple[object, object]]", value)
-
-
-def _dump_pair(tag: str, first: str, second: str) -> Callable[[object], Json]:
-    return lambda value: tagged(tag, [cast("int", _members(value)[first]), cast("int", _members(value)[second])])
-
-
 def _table_window(name: str) -> Callable[[object], Json]:
-    def render(value: object) -> Json:
+    def render(value: Any) -> Json:
         members = value if isinstance(value, Mapping) else {"id": value}
         return {"@class": f"{_TABLE_WINDOWS}{name}", **{key: value_json(members[key]) for key in sorted(members)}}
 
@@ -839,41 +673,39 @@ _VARIANTS = {
 }
 """Class of the object, and the name of the member beside its element, in the value and in the class."""
 
-_BASIC: dict[BasicKind, Callable[[object], Json]] = {
+_BASIC: dict[BasicKind, Callable[[Any], Json]] = {
     BasicKind.FLOAT: number,
     BasicKind.DOUBLE: number,
     BasicKind.FLOAT_VALUE: number,
     BasicKind.DOUBLE_VALUE: number,
     BasicKind.BIG_INT: big_integer,
     BasicKind.BIG_DEC: decimal,
-    BasicKind.DATE: lambda value: tagged("@juDate", cast("int", value)),
-    BasicKind.SQL_DATE: lambda value: tagged("@sqlDate", cast("int", value)),
-    BasicKind.SQL_TIME: lambda value: tagged("@sqlTime", cast("int", value)),
-    BasicKind.SQL_TIMESTAMP: _dump_pair("@sqlTimestamp", "millis", "nanos"),
-    BasicKind.INSTANT: _dump_pair("@instant", "epoch_second", "nano"),
+    BasicKind.DATE: _integer("@juDate"),
+    BasicKind.SQL_DATE: _integer("@sqlDate"),
+    BasicKind.SQL_TIME: _integer("@sqlTime"),
+    BasicKind.SQL_TIMESTAMP: _pair("@sqlTimestamp", "millis", "nanos"),
+    BasicKind.INSTANT: _pair("@instant", "epoch_second", "nano"),
     BasicKind.LOCAL_DATE: java_date,
     BasicKind.LOCAL_TIME: java_time,
     BasicKind.LOCAL_DATE_TIME: java_date_time,
-    BasicKind.TIME_WINDOW: _dump_pair("@window", "start", "end"),
+    BasicKind.TIME_WINDOW: _pair("@window", "start", "end"),
     BasicKind.TABLE_TIME_WINDOW: _table_window(BasicKind.TIME_WINDOW),
     BasicKind.COUNT_WINDOW: _table_window(BasicKind.COUNT_WINDOW),
     BasicKind.TABLE_GLOBAL_WINDOW: _table_window(BasicKind.GLOBAL_WINDOW),
     BasicKind.GLOBAL_WINDOW: lambda value: tagged("@global", True),
     BasicKind.TUPLE_0: lambda value: tagged("@tuple", []),
-    BasicKind.CHAR_PRIMITIVE_ARRAY: lambda value: [
-        chr(item) if isinstance(item, int) else str(item) for item in _items(value)
-    ],
+    BasicKind.CHAR_PRIMITIVE_ARRAY: lambda value: [chr(item) if isinstance(item, int) else str(item) for item in value],
     BasicKind.BYTE_PRIMITIVE_ARRAY: hex_bytes,
     BasicKind.BITMAP: hex_bytes,
     BasicKind.UUID: lambda value: {
         "@class": "java.util.UUID",
-        **{name: cast("int", _members(value)[name]) for name in ("leastSigBits", "mostSigBits")},
+        **{name: value[name] for name in ("leastSigBits", "mostSigBits")},
     },
     BasicKind.PYTHON_DATE: java_date,
     BasicKind.BYTE_ARRAY_WRAPPER: hex_bytes,
 }
 
-_PYTHON: dict[str, Callable[[object], Json]] = {
+_PYTHON: dict[str, Callable[[Any], Json]] = {
     "FLOAT": number,
     "DOUBLE": number,
     "DECIMAL": lambda value: tagged("@dec", str(value)),

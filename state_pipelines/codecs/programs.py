@@ -19,30 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from state_pipelines.codecs import array_builders as arrays
 from state_pipelines.codecs import layout as lay
-from state_pipelines.codecs.array_builders import (
-    COMPACT_DECIMAL,
-    COMPACT_TIMESTAMP,
-    ArrayBuilder,
-    CaseBuilder,
-    ChoiceBuilder,
-    ConstantBuilder,
-    ConstantsBuilder,
-    DecimalBuilder,
-    ListBuilder,
-    LogicalBuilder,
-    MapBuilder,
-    NumberBuilder,
-    PrimitiveBuilder,
-    SameBitsBuilder,
-    SizedBuilder,
-    SpanBuilder,
-    StructBuilder,
-    TextBuilder,
-    TimeOfDayBuilder,
-    TimestampBuilder,
-    make_decimal_type,
-)
 from state_pipelines.codecs.avro import BlockArray, BlockMapping, FixedBytes, avro_layout
 from state_pipelines.codecs.binary_rows import element_width, null_bits
 from state_pipelines.codecs.kernels import opcodes as op
@@ -58,6 +36,8 @@ from state_pipelines.serializers.tree import LogicalType
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from state_pipelines.codecs.array_builders import ArrayBuilder
+
 
 def smallest_size(layout: lay.Layout) -> int:
     """Return the fewest bytes that a value of `layout` takes."""
@@ -68,15 +48,15 @@ def smallest_size(layout: lay.Layout) -> int:
             return (len(fields) + (2 if kind else 0) + 7) // 8
         case lay.Sized() | lay.BigInteger() | lay.BigDecimal() | lay.Sequence() | lay.Mapping():
             return 4
-        case lay.Framed(inner=inner) | lay.Marked(inner=inner):
-            return 4 + (smallest_size(inner) if isinstance(layout, lay.Framed) else 0)
-        case lay.NullMasked():
+        case lay.Marked() | lay.NullMasked():
             return 4
+        case lay.Framed(inner=inner):
+            return 4 + smallest_size(inner)
         case lay.JavaText():
             return 2
         case lay.Delimited():
             return 0
-        case lay.Span(inner=inner):
+        case lay.Span(inner=inner) | lay.OpaqueBytes(inner=inner):
             return smallest_size(inner)
         case lay.MeasuredKey(inner=inner):
             return 1 + smallest_size(inner)
@@ -88,8 +68,6 @@ def smallest_size(layout: lay.Layout) -> int:
             return 1
         case FixedBytes(size=size):
             return size
-        case lay.OpaqueBytes(inner=inner):
-            return smallest_size(inner)
         case lay.Dynamic(serializer=serializer):
             return _smallest_dynamic(serializer)
         case _:
@@ -238,7 +216,7 @@ def declare_row(
         (name, declare(columns, child, nullable=True, nested=nested, wanted=below(wanted, name)))
         for name, child in zip(names, of.children, strict=True)
     )
-    return StructBuilder(main, children, kind_column=kinds)
+    return arrays.StructBuilder(main, children, kind_column=kinds)
 
 
 def field_names(of: LogicalType) -> tuple[str, ...]:
@@ -271,40 +249,40 @@ def declare(columns: KernelColumns, of: LogicalType, *, nullable: bool, nested: 
         return builder
 
     if (primitive := _KINDS.get(of.root)) is not None:
-        return PrimitiveBuilder(column(primitive.width), primitive)
+        return arrays.PrimitiveBuilder(column(primitive.width), primitive)
     if (text := _SHORT.get(of.root)) is not None:
-        return SizedBuilder(column(0, data=True), text)
+        return arrays.SizedBuilder(column(0, data=True), text)
     match of.root:
         case "RAW":
-            return SizedBuilder(column(0, data=True), text=False)
+            return arrays.SizedBuilder(column(0, data=True), text=False)
         case "DECIMAL":
-            precision, scale = make_decimal_type(10 if of.length is None else of.length, of.scale or 0)
-            return DecimalBuilder(column(8 if precision <= 18 else 16), precision, scale)
+            precision, scale = arrays.make_decimal_type(10 if of.length is None else of.length, of.scale or 0)
+            return arrays.DecimalBuilder(column(8 if precision <= 18 else 16), precision, scale)
         case "DATE":
-            return SameBitsBuilder(column(4), pa.date32())
+            return arrays.SameBitsBuilder(column(4), pa.date32())
         case "TIME_WITHOUT_TIME_ZONE":
-            return TimeOfDayBuilder(column(4))
+            return arrays.TimeOfDayBuilder(column(4))
         case "INTERVAL_DAY_TIME":
-            return SameBitsBuilder(column(8), pa.duration("ms"))
+            return arrays.SameBitsBuilder(column(8), pa.duration("ms"))
         case "TIMESTAMP_WITHOUT_TIME_ZONE" | "TIMESTAMP_WITH_LOCAL_TIME_ZONE":
             precision = 6 if of.length is None else of.length
             millis = column(8)
-            return TimestampBuilder(
-                millis, column(4) if precision > COMPACT_TIMESTAMP else -1, precision, _ZONES[of.root]
+            return arrays.TimestampBuilder(
+                millis, column(4) if precision > arrays.COMPACT_TIMESTAMP else -1, precision, _ZONES[of.root]
             )
         case "NULL":
-            return ConstantBuilder(column(-1), empty=False)
+            return arrays.ConstantBuilder(column(-1), empty=False)
         case "DISTINCT_TYPE" if of.children:
             return declare(columns, of.children[0], nullable=nullable, nested=nested, wanted=wanted)
         case "ROW" | "STRUCTURED_TYPE":
             with columns.deeper():
                 return declare_row(columns, of, nullable=nullable, nested=nested, wanted=wanted)
         case "ARRAY":
-            return ListBuilder(column(0), inside(of.children[0]))
+            return arrays.ListBuilder(column(0), inside(of.children[0]))
         case "MAP":
-            return MapBuilder(column(0), keys(of.children[0]), inside(of.children[1]))
+            return arrays.MapBuilder(column(0), keys(of.children[0]), inside(of.children[1]))
         case "MULTISET":
-            return MapBuilder(column(0), keys(of.children[0]), inside(_COUNT))
+            return arrays.MapBuilder(column(0), keys(of.children[0]), inside(_COUNT))
     raise UnsupportedError(f"the binary form of SQL type {of.root} is not known")
 
 
@@ -314,7 +292,7 @@ def emit_block(instructions: InstructionList, of: LogicalType, builder: ArrayBui
         instructions.add(op.SIZED, -1)
         return
     instructions.add(op.BLOCK, -1)
-    if isinstance(builder, StructBuilder) and builder.main >= 0:
+    if isinstance(builder, arrays.StructBuilder) and builder.main >= 0:
         instructions.add(op.PRESENT, builder.main)
     _emit_content(instructions, of, builder, kind=kind)
     instructions.add(op.UNBLOCK, -1)
@@ -322,7 +300,7 @@ def emit_block(instructions: InstructionList, of: LogicalType, builder: ArrayBui
 
 def _emit_content(instructions: InstructionList, of: LogicalType, builder: ArrayBuilder, *, kind: bool = False) -> None:
     """Append the instructions of the content of the current block."""
-    if isinstance(builder, StructBuilder):
+    if isinstance(builder, arrays.StructBuilder):
         bits = null_bits(len(of.children))
         instructions.add(op.ROW, builder.kind_column, bits, bits + 8 * len(of.children), int(kind))
         for index, ((name, child), each) in enumerate(zip(builder.fields, of.children, strict=True)):
@@ -332,9 +310,9 @@ def _emit_content(instructions: InstructionList, of: LogicalType, builder: Array
                 _emit_cell(instructions, each, child)
                 instructions.otherwise(cell, 4, child)
                 instructions.path.pop()
-    elif isinstance(builder, ListBuilder):
+    elif isinstance(builder, arrays.ListBuilder):
         _emit_items(instructions, of.children[0], builder.element, builder.main, op.ROLE_LIST, "[]")
-    elif isinstance(builder, MapBuilder):
+    elif isinstance(builder, arrays.MapBuilder):
         values = _COUNT if of.root == "MULTISET" else of.children[1]
         instructions.add(op.KEYS, -1)
         _emit_items(instructions, of.children[0], builder.key, builder.main, op.ROLE_KEYS, "{key}")
@@ -361,28 +339,28 @@ def _emit_cell(instructions: InstructionList, of: LogicalType, builder: ArrayBui
     while of.root == "DISTINCT_TYPE" and of.children:
         of = of.children[0]
     match builder:
-        case PrimitiveBuilder(kind=primitive):
+        case arrays.PrimitiveBuilder(kind=primitive):
             instructions.add(op.CELL_FIXED, builder.main, primitive.width)
-        case SizedBuilder():
+        case arrays.SizedBuilder():
             instructions.add(op.CELL_BYTES, builder.main, int(of.root != "RAW"))
-        case DecimalBuilder():
+        case arrays.DecimalBuilder():
             if builder.width == 8:
                 instructions.add(op.CELL_FIXED, builder.main, 8)
             else:
                 instructions.add(op.CELL_DECIMAL, builder.main)
-        case TimestampBuilder():
+        case arrays.TimestampBuilder():
             if builder.nanos < 0:
                 instructions.add(op.CELL_FIXED, builder.main, 8)
             else:
                 instructions.add(op.CELL_TIME, builder.main, builder.nanos)
-        case SameBitsBuilder():
+        case arrays.SameBitsBuilder():
             instructions.add(op.CELL_FIXED, builder.main, builder.of.bit_width // 8)
-        case TimeOfDayBuilder():
+        case arrays.TimeOfDayBuilder():
             instructions.add(op.CELL_FIXED, builder.main, 4)
-        case ConstantBuilder():
+        case arrays.ConstantBuilder():
             instructions.add(op.PRESENT, builder.main, 1)
         case _:
-            if isinstance(builder, StructBuilder):
+            if isinstance(builder, arrays.StructBuilder):
                 instructions.add(op.PRESENT, builder.main)
             instructions.add(op.OPEN, -1)
             _emit_content(instructions, of, builder)
@@ -417,73 +395,63 @@ class ColumnDeclarer(KernelColumns):
 
         match layout:
             case lay.Primitive(kind=kind):
-                return PrimitiveBuilder(column(kind.width), kind)
+                return arrays.PrimitiveBuilder(column(kind.width), kind)
             case lay.Logical(name=name):
                 widths = [component.width for component in lay.LOGICAL_COMPONENTS[name]]
                 # Kernels leave zeros under a null struct, which are not a valid date: the column has its own nulls.
                 dated = nullable or name in (lay.LogicalKind.LOCAL_DATE, lay.LogicalKind.LOCAL_DATE_TIME)
                 columns = tuple(column(width, null=dated) for width in widths)
-                return LogicalBuilder(columns[0], name, columns)
+                return arrays.LogicalBuilder(columns[0], name, columns)
             case lay.Text():
-                return TextBuilder(column(0, null=nullable or layout.nullable, data=True))
+                return arrays.TextBuilder(column(0, null=nullable or layout.nullable, data=True))
             case lay.JavaText():
-                return TextBuilder(column(0, data=True))
+                return arrays.TextBuilder(column(0, data=True))
             case lay.Sized(text=text):
-                return SizedBuilder(column(0, data=True), text)
-            case lay.Rest():
-                return SizedBuilder(column(0, data=True), text=False)
+                return arrays.SizedBuilder(column(0, data=True), text)
+            case lay.Rest() | FixedBytes():
+                return arrays.SizedBuilder(column(0, data=True), text=False)
             case lay.BigInteger():
-                return NumberBuilder(column(0, null=True, data=True))
+                return arrays.NumberBuilder(column(0, null=True, data=True))
             case lay.BigDecimal():
-                return NumberBuilder(column(0, null=True, data=True), column(4, null=False))
+                return arrays.NumberBuilder(column(0, null=True, data=True), column(4, null=False))
             case lay.Constants(names=names):
-                return ConstantsBuilder(column(4), names)
+                return arrays.ConstantsBuilder(column(4), names)
             case lay.Constant(empty=empty):
-                return ConstantBuilder(column(-1), empty)
-            case lay.Optional(inner=inner):
+                return arrays.ConstantBuilder(column(-1), empty)
+            case lay.Optional(inner=inner) | lay.Marked(inner=inner):
                 return self.declare(inner, nullable=True, nested=nested, wanted=wanted)
             case lay.Span(inner=inner):
-                return SpanBuilder(column(8), column(8))
-            case lay.MeasuredKey(inner=inner):
+                return arrays.SpanBuilder(column(8), column(8))
+            case lay.MeasuredKey(inner=inner) | lay.Framed(inner=inner):
                 return self.declare(inner, nullable=nullable, nested=nested, wanted=wanted)
             case lay.Struct(fields=fields):
                 main = column(-1)
-                return StructBuilder(main, self._children(fields, nested=nested, wanted=wanted))
+                return arrays.StructBuilder(main, self._children(fields, nested=nested, wanted=wanted))
             case lay.Masked(fields=fields, kind=kind):
                 main = column(-1)
                 kind_wanted = kind and (wanted is None or "row_kind" in wanted)
                 kinds = self.column(1, nullable=False, nested=nested, wanted=kind_wanted) if kind else -1
                 optional = tuple((name, lay.Optional(child)) for name, child in fields)
                 children = self._children(optional, nested=nested, wanted=wanted, extra="row_kind" if kind else None)
-                return StructBuilder(main, children, kind_column=kinds)
+                return arrays.StructBuilder(main, children, kind_column=kinds)
             case lay.PojoObject():
                 return self._declare_pojo(layout, column(-1, null=True), nested=nested, wanted=wanted)
             case lay.Choice(left=left, right=right):
                 flag = self.column(1, nullable=False, nested=nested, wanted=asked)
                 both: Wanted = None if asked else frozenset()
                 sides = [self.declare(side, nullable=True, nested=nested, wanted=both) for side in (left, right)]
-                return ChoiceBuilder(column(-1), flag, sides[0], sides[1])
-            case lay.Sequence(element=element):
-                return ListBuilder(column(0), inside(element))
+                return arrays.ChoiceBuilder(column(-1), flag, sides[0], sides[1])
+            case lay.Sequence(element=element) | BlockArray(element=element):
+                return arrays.ListBuilder(column(0), inside(element))
             case lay.Delimited(element=element, delimiter=delimiter):
                 if delimiter is None and not smallest_size(element):
                     raise UnsupportedError("list elements without bytes and without a delimiter cannot be counted")
                 main = column(0)
-                return ListBuilder(main, self.declare(element, nullable=False, nested=True, wanted=wanted))
-            case lay.Mapping(key=key, value=value):
-                return MapBuilder(column(0), inside(key), inside(value))
-            case BlockArray(element=element):
-                return ListBuilder(column(0), inside(element))
-            case BlockMapping(key=key, value=value):
-                return MapBuilder(column(0), inside(key), inside(value))
-            case FixedBytes():
-                return SizedBuilder(column(0, data=True), text=False)
+                return arrays.ListBuilder(main, self.declare(element, nullable=False, nested=True, wanted=wanted))
+            case lay.Mapping(key=key, value=value) | BlockMapping(key=key, value=value):
+                return arrays.MapBuilder(column(0), inside(key), inside(value))
             case lay.NullMasked(element=element, mask=mask):
-                return ListBuilder(column(0), inside(element, null=mask))
-            case lay.Framed(inner=inner):
-                return self.declare(inner, nullable=nullable, nested=nested, wanted=wanted)
-            case lay.Marked(inner=inner):
-                return self.declare(inner, nullable=True, nested=nested, wanted=wanted)
+                return arrays.ListBuilder(column(0), inside(element, null=mask))
             case lay.Tagged(cases=cases):
                 main = column(-1)
                 number = self.column(4, nullable=False, nested=nested, wanted=asked)
@@ -491,7 +459,7 @@ class ColumnDeclarer(KernelColumns):
                 builders = [
                     (name, self.declare(case, nullable=True, nested=nested, wanted=each)) for _, name, case in cases
                 ]
-                return CaseBuilder(main, number, tuple(builders))
+                return arrays.CaseBuilder(main, number, tuple(builders))
             case lay.Dynamic(serializer=serializer):
                 return self._declare_dynamic(serializer, nullable=nullable, nested=nested, wanted=wanted)
         raise UnsupportedError(f"{type(layout).__name__} data have no Arrow type")
@@ -511,16 +479,18 @@ class ColumnDeclarer(KernelColumns):
             case tree.ArrayData() | tree.MapData():
                 return declare(self, sql_type(serializer), nullable=nullable, nested=nested, wanted=wanted)
             case tree.BinaryRow():
-                return SizedBuilder(column(0, data=True), text=False)
+                return arrays.SizedBuilder(column(0, data=True), text=False)
             case tree.Decimal(precision=precision, scale=scale):
-                digits, scale = make_decimal_type(precision, scale)
-                return DecimalBuilder(column(8 if digits <= COMPACT_DECIMAL else 16), digits, scale)
+                digits, scale = arrays.make_decimal_type(precision, scale)
+                return arrays.DecimalBuilder(column(8 if digits <= arrays.COMPACT_DECIMAL else 16), digits, scale)
             case tree.TimestampData(precision=precision):
                 millis = column(8)
-                return TimestampBuilder(millis, column(4) if precision > COMPACT_TIMESTAMP else -1, precision, None)
+                return arrays.TimestampBuilder(
+                    millis, column(4) if precision > arrays.COMPACT_TIMESTAMP else -1, precision, None
+                )
             case tree.ScalaEnum(constants=constants):
                 names, numbers = zip(*constants, strict=True) if constants else ((), ())
-                return ConstantsBuilder(column(4), names, numbers)
+                return arrays.ConstantsBuilder(column(4), names, numbers)
             case tree.Avro(schema_json=schema):
                 return self.declare(avro_layout(schema), nullable=nullable, nested=nested, wanted=wanted)
         raise UnsupportedError(f"{type(serializer).__name__} data cannot be read by the kernels")
@@ -543,7 +513,7 @@ class ColumnDeclarer(KernelColumns):
             class_column = self.column(4, nullable=False, nested=nested, wanted=wanted is None or "class" in wanted)
         extra = "class" if classes else None
         children = self._children(fields, nested=nested, wanted=wanted, extra=extra)
-        return StructBuilder(main, children, classes=classes, class_column=class_column)
+        return arrays.StructBuilder(main, children, classes=classes, class_column=class_column)
 
 
 def variant_fields(layout: lay.PojoObject) -> list[tuple[tuple[str, lay.Layout], ...]]:
@@ -593,28 +563,28 @@ class Compiler(ColumnDeclarer, InstructionList):
     def emit(self, layout: lay.Layout, builder: ArrayBuilder) -> None:
         """Append the instructions of a layout."""
         match layout, builder:
-            case (lay.Primitive(kind=kind), PrimitiveBuilder()):
+            case (lay.Primitive(kind=kind), arrays.PrimitiveBuilder()):
                 self.add(op.FIXED, builder.main, kind.width)
-            case (lay.Logical(name=logical), LogicalBuilder()):
+            case (lay.Logical(name=logical), arrays.LogicalBuilder()):
                 # Nulls have a reserved encoding, which `logical_values.split` writes.
                 reserved = int(logical not in (lay.LogicalKind.CHAR, lay.LogicalKind.ORDERED_I64))
                 for wire, column in zip(lay.LOGICAL_COMPONENTS[logical], builder.columns, strict=True):
                     self.add(op.FIXED, column, wire.width, reserved)
-            case (lay.Text(nullable=nullable), TextBuilder()):
+            case (lay.Text(nullable=nullable), arrays.TextBuilder()):
                 self.add(op.TEXT, builder.main, int(nullable))
-            case (lay.JavaText(), TextBuilder()):
+            case (lay.JavaText(), arrays.TextBuilder()):
                 self.add(op.JAVA_TEXT, builder.main)
-            case (lay.Sized(), SizedBuilder()):
+            case (lay.Sized(), arrays.SizedBuilder()):
                 self.add(op.SIZED, builder.main)
-            case (lay.Rest(), SizedBuilder()):
+            case (lay.Rest(), arrays.SizedBuilder()):
                 self.add(op.REST, builder.main)
-            case (lay.BigInteger(), NumberBuilder()):
+            case (lay.BigInteger(), arrays.NumberBuilder()):
                 self.add(op.BIG_INTEGER, builder.main)
-            case (lay.BigDecimal(), NumberBuilder()):
+            case (lay.BigDecimal(), arrays.NumberBuilder()):
                 self.add(op.BIG_DECIMAL, builder.main, builder.scale)
-            case (lay.Constants(), ConstantsBuilder()):
+            case (lay.Constants(), arrays.ConstantsBuilder()):
                 self.add(op.FIXED, builder.main, 4)
-            case (lay.Constant(raw=raw, empty=empty), ConstantBuilder()):
+            case (lay.Constant(raw=raw, empty=empty), arrays.ConstantBuilder()):
                 self.add(op.CONST, -1, len(raw), self.constant(raw))
                 if builder.main >= 0:
                     self.add(op.PRESENT, builder.main, int(not empty))
@@ -623,7 +593,7 @@ class Compiler(ColumnDeclarer, InstructionList):
                 flag = self.add(op.FLAG, builder.main, layout.null_flag, padding)
                 self.emit(layout.inner, builder)
                 self.otherwise(flag, 4, builder)
-            case (lay.Span(inner=inner), SpanBuilder()):
+            case (lay.Span(inner=inner), arrays.SpanBuilder()):
                 self.add(op.POSITION, builder.main)
                 self.emit(inner, self.declare(inner, nullable=False, nested=False, wanted=frozenset()))
                 self.add(op.POSITION, builder.stop)
@@ -631,16 +601,16 @@ class Compiler(ColumnDeclarer, InstructionList):
                 self.add(op.MARK, -1)
                 self.emit(inner, builder)
                 self.add(op.LENGTH, -1)
-            case (lay.Struct(fields=fields), StructBuilder()):
+            case (lay.Struct(fields=fields), arrays.StructBuilder()):
                 if builder.main >= 0:
                     self.add(op.PRESENT, builder.main)
                 for (name, child), (_, child_builder) in zip(fields, builder.fields, strict=True):
                     self.emit_inside(f".{name}", child, child_builder)
-            case (lay.Masked(), StructBuilder()):
+            case (lay.Masked(), arrays.StructBuilder()):
                 self._emit_masked(layout, builder)
-            case (lay.PojoObject(), StructBuilder()):
+            case (lay.PojoObject(), arrays.StructBuilder()):
                 self._emit_pojo(layout, builder)
-            case (lay.Choice(left=left, right=right), ChoiceBuilder()):
+            case (lay.Choice(left=left, right=right), arrays.ChoiceBuilder()):
                 if builder.main >= 0:
                     self.add(op.PRESENT, builder.main)
                 flag = self.add(op.CHOICE, builder.flag)
@@ -651,18 +621,18 @@ class Compiler(ColumnDeclarer, InstructionList):
                 self.emit_inside(".right", right, builder.right)
                 self.add_null(builder.left)
                 self.rows[jump][2] = len(self.rows)
-            case (lay.Sequence(element=element), ListBuilder()):
+            case (lay.Sequence(element=element), arrays.ListBuilder()):
                 start = self.add(op.LIST, builder.main, smallest_size(element))
                 self.emit_inside("[]", element, builder.element)
                 self.add(op.NEXT, -1, start + 1)
                 self.rows[start][3] = len(self.rows)
-            case (lay.Delimited(element=element, delimiter=delimiter), ListBuilder()):
+            case (lay.Delimited(element=element, delimiter=delimiter), arrays.ListBuilder()):
                 between = op.NO_DELIMITER if delimiter is None else delimiter
                 start = self.add(op.DELIMITED, builder.main, between)
                 self.emit_inside("[]", element, builder.element)
                 self.add(op.DELIMITED_NEXT, -1, start + 1, between, builder.main)
                 self.rows[start][3] = len(self.rows)
-            case (lay.Mapping(key=key, value=value), MapBuilder()):
+            case (lay.Mapping(key=key, value=value), arrays.MapBuilder()):
                 start = self.add(op.LIST, builder.main, smallest_size(key) + smallest_size(value))
                 self.emit_inside("{key}", key, builder.key)
                 self.emit_inside("{value}", value, builder.value)
@@ -673,11 +643,11 @@ class Compiler(ColumnDeclarer, InstructionList):
 
     def _emit_rare(self, layout: lay.Layout, builder: ArrayBuilder) -> None:
         match layout, builder:
-            case (BlockArray() | BlockMapping(), ListBuilder() | MapBuilder()):
+            case (BlockArray() | BlockMapping(), arrays.ListBuilder() | arrays.MapBuilder()):
                 self._emit_blocks(layout, builder)
-            case (FixedBytes(size=size), SizedBuilder()):
+            case (FixedBytes(size=size), arrays.SizedBuilder()):
                 self.add(op.BYTES, builder.main, size)
-            case (lay.NullMasked(element=element, mask=mask), ListBuilder()):
+            case (lay.NullMasked(element=element, mask=mask), arrays.ListBuilder()):
                 start = self.add(op.MASKED_LIST, builder.main, 0 if mask else smallest_size(element), 0, int(mask))
                 if mask:
                     item = self.add(op.MASKED_ITEM, builder.element.main)
@@ -695,18 +665,18 @@ class Compiler(ColumnDeclarer, InstructionList):
                 marker = self.add(op.MARKER, builder.main, null, 0, present)
                 self.emit(inner, builder)
                 self.otherwise(marker, 3, builder)
-            case (lay.Tagged(), CaseBuilder()):
+            case (lay.Tagged(), arrays.CaseBuilder()):
                 self._emit_cases(layout, builder)
             case (lay.Dynamic(serializer=serializer), _):
                 self._emit_dynamic(serializer, builder)
             case _:
                 raise UnsupportedError(f"no instructions for {layout}")
 
-    def _emit_blocks(self, layout: BlockArray | BlockMapping, builder: ListBuilder | MapBuilder) -> None:
+    def _emit_blocks(self, layout: BlockArray | BlockMapping, builder: arrays.ListBuilder | arrays.MapBuilder) -> None:
         pairs: list[tuple[str, lay.Layout, ArrayBuilder]] = []
-        if isinstance(layout, BlockMapping) and isinstance(builder, MapBuilder):
+        if isinstance(layout, BlockMapping) and isinstance(builder, arrays.MapBuilder):
             pairs = [("{key}", layout.key, builder.key), ("{value}", layout.value, builder.value)]
-        elif isinstance(layout, BlockArray) and isinstance(builder, ListBuilder):
+        elif isinstance(layout, BlockArray) and isinstance(builder, arrays.ListBuilder):
             pairs = [("[]", layout.element, builder.element)]
         smallest = sum(smallest_size(each) for _, each, _ in pairs)
         start = self.add(op.BLOCKS, builder.main, smallest)
@@ -715,7 +685,7 @@ class Compiler(ColumnDeclarer, InstructionList):
         self.add(op.BLOCKS_NEXT, -1, start + 1, smallest, builder.main)
         self.rows[start][3] = len(self.rows)
 
-    def _emit_cases(self, layout: lay.Tagged, builder: CaseBuilder) -> None:
+    def _emit_cases(self, layout: lay.Tagged, builder: arrays.CaseBuilder) -> None:
         if builder.main >= 0:
             self.add(op.PRESENT, builder.main)
         self.add(op.TAG, builder.case, layout.width, len(layout.cases))
@@ -733,21 +703,21 @@ class Compiler(ColumnDeclarer, InstructionList):
 
     def _emit_dynamic(self, serializer: tree.Serializer, builder: ArrayBuilder) -> None:
         match serializer, builder:
-            case (tree.RowData(), StructBuilder()):
+            case (tree.RowData(), arrays.StructBuilder()):
                 emit_block(self, sql_type(serializer), builder, kind=True)
             case (tree.ArrayData() | tree.MapData(), _):
                 emit_block(self, sql_type(serializer), builder)
-            case (tree.BinaryRow(), SizedBuilder()):
+            case (tree.BinaryRow(), arrays.SizedBuilder()):
                 self.add(op.SIZED, builder.main)
-            case (tree.Decimal(), DecimalBuilder()) if builder.width == 8:
+            case (tree.Decimal(), arrays.DecimalBuilder()) if builder.width == 8:
                 self.add(op.FIXED, builder.main, 8)
-            case (tree.Decimal(), DecimalBuilder()):
+            case (tree.Decimal(), arrays.DecimalBuilder()):
                 self.add(op.WIDE_DECIMAL, builder.main)
-            case (tree.TimestampData(precision=precision), TimestampBuilder()):
+            case (tree.TimestampData(precision=precision), arrays.TimestampBuilder()):
                 self.add(op.FIXED, builder.main, 8)
-                if precision > COMPACT_TIMESTAMP:
+                if precision > arrays.COMPACT_TIMESTAMP:
                     self.add(op.FIXED, builder.nanos, 4)
-            case (tree.ScalaEnum(), ConstantsBuilder()):
+            case (tree.ScalaEnum(), arrays.ConstantsBuilder()):
                 self.add(op.FIXED, builder.main, 4)
             case (tree.Avro(schema_json=schema), _):
                 self.emit(avro_layout(schema), builder)
@@ -760,7 +730,7 @@ class Compiler(ColumnDeclarer, InstructionList):
         self.emit(layout, builder)
         self.path.pop()
 
-    def _emit_masked(self, layout: lay.Masked, builder: StructBuilder) -> None:
+    def _emit_masked(self, layout: lay.Masked, builder: arrays.StructBuilder) -> None:
         if builder.main >= 0:
             self.add(op.PRESENT, builder.main)
         first = 2 if layout.kind else 0
@@ -775,7 +745,7 @@ class Compiler(ColumnDeclarer, InstructionList):
             self.path.pop()
         self.add(op.UNMASK, -1)
 
-    def _emit_pojo(self, layout: lay.PojoObject, builder: StructBuilder) -> None:
+    def _emit_pojo(self, layout: lay.PojoObject, builder: arrays.StructBuilder) -> None:
         start = self.add(op.POJO, builder.main, 0, len(layout.variants))
         cases = []
         for variant in layout.variants:
@@ -795,7 +765,9 @@ class Compiler(ColumnDeclarer, InstructionList):
         for jump in jumps:
             self.rows[jump][2] = len(self.rows)
 
-    def _emit_fields(self, fields: tuple[tuple[str, lay.Layout], ...], builder: StructBuilder, number: int) -> int:
+    def _emit_fields(
+        self, fields: tuple[tuple[str, lay.Layout], ...], builder: arrays.StructBuilder, number: int
+    ) -> int:
         if builder.main >= 0:
             self.add(op.PRESENT, builder.main)
         if builder.class_column >= 0:

@@ -66,26 +66,9 @@ def expect(value: Value, kinds: type | tuple[type, ...], what: str) -> Value:
     return value
 
 
-_READ_PRIMITIVE: dict[lay.PrimitiveKind, Callable[[Reader], Value]] = {
-    lay.PrimitiveKind.BOOL: Reader.bool,
-    lay.PrimitiveKind.I8: Reader.i8,
-    lay.PrimitiveKind.I16: Reader.i16,
-    lay.PrimitiveKind.U16: Reader.u16,
-    lay.PrimitiveKind.I32: Reader.i32,
-    lay.PrimitiveKind.I64: Reader.i64,
-    lay.PrimitiveKind.F32: Reader.f32,
-    lay.PrimitiveKind.F64: Reader.f64,
-}
-_WRITE_PRIMITIVE: dict[lay.PrimitiveKind, Callable[[Writer, Value], None]] = {
-    lay.PrimitiveKind.BOOL: Writer.bool,
-    lay.PrimitiveKind.I8: Writer.i8,
-    lay.PrimitiveKind.I16: Writer.i16,
-    lay.PrimitiveKind.U16: Writer.u16,
-    lay.PrimitiveKind.I32: Writer.i32,
-    lay.PrimitiveKind.I64: Writer.i64,
-    lay.PrimitiveKind.F32: Writer.f32,
-    lay.PrimitiveKind.F64: Writer.f64,
-}
+# The methods of readers and writers have the names of the kinds.
+_READ_PRIMITIVE: dict[str, Callable[[Reader], Value]] = {each: getattr(Reader, each) for each in lay.PrimitiveKind}
+_WRITE_PRIMITIVE: dict[str, Callable[..., None]] = {each: getattr(Writer, each) for each in lay.PrimitiveKind}
 
 
 @read_leaf.register
@@ -123,10 +106,6 @@ def _write_ordered(writer: Writer, value: int) -> None:
     writer.i64(value ^ -_SIGN)
 
 
-def _read_days(reader: Reader) -> int:
-    return reader.i32()
-
-
 def _write_days(writer: Writer, value: int) -> None:
     writer.i32(expect(value, int, "a number of days"))
 
@@ -145,41 +124,30 @@ def _write_clock(writer: Writer, value: int) -> None:
     writer.i32(millis)
 
 
-_READ_LOGICAL: dict[lay.LogicalKind, Callable[[Reader], Value]] = {
-    lay.LogicalKind.CHAR: _read_char,
-    lay.LogicalKind.ORDERED_I64: _read_ordered,
-    lay.LogicalKind.EPOCH_DAY: _read_days,
-    lay.LogicalKind.MILLI_OF_DAY: _read_clock,
-    lay.LogicalKind.DATE_MILLIS: java.read_millis,
-    lay.LogicalKind.SQL_TIMESTAMP: java.read_sql_timestamp,
-    lay.LogicalKind.INSTANT: java.read_instant,
-    lay.LogicalKind.LOCAL_DATE: java.read_local_date,
-    lay.LogicalKind.LOCAL_TIME: java.read_local_time,
-    lay.LogicalKind.LOCAL_DATE_TIME: java.read_local_date_time,
+_LOGICAL: dict[lay.LogicalKind, tuple[Callable[[Reader], Value], Callable[[Writer, Value], None]]] = {
+    lay.LogicalKind.CHAR: (_read_char, _write_char),
+    lay.LogicalKind.ORDERED_I64: (_read_ordered, _write_ordered),
+    lay.LogicalKind.EPOCH_DAY: (Reader.i32, _write_days),
+    lay.LogicalKind.MILLI_OF_DAY: (_read_clock, _write_clock),
+    lay.LogicalKind.DATE_MILLIS: (java.read_millis, java.write_millis),
+    lay.LogicalKind.SQL_TIMESTAMP: (java.read_sql_timestamp, java.write_sql_timestamp),
+    lay.LogicalKind.INSTANT: (java.read_instant, java.write_instant),
+    lay.LogicalKind.LOCAL_DATE: (java.read_local_date, java.write_local_date),
+    lay.LogicalKind.LOCAL_TIME: (java.read_local_time, java.write_local_time),
+    lay.LogicalKind.LOCAL_DATE_TIME: (java.read_local_date_time, java.write_local_date_time),
 }
-_WRITE_LOGICAL: dict[lay.LogicalKind, Callable[[Writer, Value], None]] = {
-    lay.LogicalKind.CHAR: _write_char,
-    lay.LogicalKind.ORDERED_I64: _write_ordered,
-    lay.LogicalKind.EPOCH_DAY: _write_days,
-    lay.LogicalKind.MILLI_OF_DAY: _write_clock,
-    lay.LogicalKind.DATE_MILLIS: java.write_millis,
-    lay.LogicalKind.SQL_TIMESTAMP: java.write_sql_timestamp,
-    lay.LogicalKind.INSTANT: java.write_instant,
-    lay.LogicalKind.LOCAL_DATE: java.write_local_date,
-    lay.LogicalKind.LOCAL_TIME: java.write_local_time,
-    lay.LogicalKind.LOCAL_DATE_TIME: java.write_local_date_time,
-}
+"""Reader and writer of the values of each kind."""
 
 
 @read_leaf.register
 def _(layout: lay.Logical, reader: Reader) -> Value:
-    return _READ_LOGICAL[layout.name](reader)
+    return _LOGICAL[layout.name][0](reader)
 
 
 @write_leaf.register
 def _(layout: lay.Logical, writer: Writer, value: Value) -> None:
     try:
-        _WRITE_LOGICAL[layout.name](writer, value)
+        _LOGICAL[layout.name][1](writer, value)
     except (KeyError, TypeError):
         raise ValueRangeError(f"{value!r:.80} is not a value of {layout.name}") from None
 

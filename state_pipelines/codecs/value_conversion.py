@@ -238,10 +238,7 @@ def _compare_layouts(old: Layout, new: Layout, nested: dict[tuple[Layout, Layout
         case lay.Primitive(kind=before), lay.Primitive(kind=after):
             widens = (before, after) == (PrimitiveKind.F32, PrimitiveKind.F64)
             return _keep if widens or {before, after} <= _INTEGERS else None
-        case lay.Optional(), lay.Optional():
-            inner = _compare_layouts(old.inner, new.inner, nested)
-            return None if inner is None else _lift(inner)
-        case lay.Marked(), lay.Marked():
+        case (lay.Optional() | lay.Marked(), lay.Optional() | lay.Marked()) if type(old) is type(new):
             inner = _compare_layouts(old.inner, new.inner, nested)
             return None if inner is None else _lift(inner)
         case _, lay.Optional(inner=after):

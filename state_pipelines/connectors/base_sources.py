@@ -28,14 +28,10 @@ from state_pipelines.connectors.registry import (
     check_name,
     enumerator_state,
     read_flag,
-    read_little_i32,
-    read_little_text,
     read_versioned,
     require,
     source_splits,
-    write_little_i32,
     write_little_magic,
-    write_little_text,
     write_optional,
     write_versioned,
 )
@@ -202,13 +198,13 @@ def write_pending_file_splits(state: PendingFileSplits) -> Versioned:
     writer = Writer()
     write_little_magic(writer, PENDING_MAGIC)
     for number in (1, len(state.splits), len(state.processed)):
-        write_little_i32(writer, number)
+        writer.little_i32(number)
     for split in state.splits:
         data = write_file_split(split).data
-        write_little_i32(writer, len(data))
+        writer.little_i32(len(data))
         writer.take(data)
     for path in state.processed:
-        write_little_text(writer, path)
+        writer.little_text(path)
     return Versioned(1, writer.getvalue())
 
 
@@ -221,15 +217,15 @@ def read_pending_file_splits(versioned: Versioned) -> PendingFileSplits:
         UnsupportedError: an unknown version.
     """
     with versioned.open("the pending splits of a file source", 1) as reader:
-        magic = read_little_i32(reader) & 0xFFFFFFFF
+        magic = reader.little_i32() & 0xFFFFFFFF
         require(reader, magic == PENDING_MAGIC, f"pending file splits do not begin with {magic:#010x}")
-        split_version, splits, paths = (read_little_i32(reader) for _ in range(3))
+        split_version, splits, paths = (reader.little_i32() for _ in range(3))
         smallest = 4 * (max(splits, 0) + max(paths, 0))
         require(reader, min(splits, paths) >= 0 and smallest <= reader.remaining, "pending file splits do not fit")
         pending = tuple(
-            read_file_split(Versioned(split_version, reader.take(read_little_i32(reader)))) for _ in range(splits)
+            read_file_split(Versioned(split_version, reader.take(reader.little_i32()))) for _ in range(splits)
         )
-        return PendingFileSplits(pending, tuple(check_name(read_little_text(reader), "a path") for _ in range(paths)))
+        return PendingFileSplits(pending, tuple(check_name(reader.little_text(), "a path") for _ in range(paths)))
 
 
 def read_path(reader: Reader) -> FlinkPath:

@@ -17,7 +17,6 @@ of the frames: `SourceOperator`, `SinkWriterOperator`, `CommitterOperator`, `Sou
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-_LITTLE_I32 = struct.Struct("<i")
-_LITTLE_I64 = struct.Struct("<q")
 _TAKE_NEWER = "Install a newer release of this package, or read the state as raw bytes"
 
 
@@ -171,50 +168,8 @@ def write_magic(writer: Writer, magic: int) -> None:
 
 
 def write_little_magic(writer: Writer, magic: int) -> None:
-    """Write a magic number little-endian; `read_little_i32` reads it with the sign of an i32."""
+    """Write a magic number little-endian; `Reader.little_i32` reads it with the sign of an i32."""
     writer.take(magic.to_bytes(4, "little"))
-
-
-def read_little_i32(reader: Reader) -> int:
-    """Read a little-endian i32, as serializers that go through a `ByteBuffer` write it."""
-    return int(_LITTLE_I32.unpack(reader.take(4))[0])
-
-
-def read_little_i64(reader: Reader) -> int:
-    """Read a little-endian i64."""
-    return int(_LITTLE_I64.unpack(reader.take(8))[0])
-
-
-def read_little_text(reader: Reader, size: int | None = None) -> str:
-    """UTF-8, after a little-endian i32 length unless `size` is given.
-
-    Raises:
-        FormatError: not UTF-8.
-    """
-    size = read_little_i32(reader) if size is None else size
-    start = reader.position
-    raw = reader.take(size)
-    try:
-        return raw.decode()
-    except UnicodeDecodeError as error:
-        raise reader.error(f"not UTF-8: {error.reason}", start + error.start) from None
-
-
-def write_little_i32(writer: Writer, value: int) -> None:
-    """Write what `read_little_i32` reads."""
-    writer.take(_LITTLE_I32.pack(value))
-
-
-def write_little_i64(writer: Writer, value: int) -> None:
-    """Write what `read_little_i64` reads."""
-    writer.take(_LITTLE_I64.pack(value))
-
-
-def write_little_text(writer: Writer, text: str) -> None:
-    """Write what `read_little_text` reads with a length."""
-    raw = text.encode()
-    write_little_i32(writer, len(raw))
-    writer.take(raw)
 
 
 def read_flag(reader: Reader) -> bool:

@@ -35,17 +35,11 @@ from state_pipelines.connectors.registry import (
     check_name,
     expect_magic,
     read_flag,
-    read_little_i32,
-    read_little_i64,
-    read_little_text,
     read_versioned,
     read_versioned_list,
     require,
     versioned_state,
-    write_little_i32,
-    write_little_i64,
     write_little_magic,
-    write_little_text,
     write_magic,
     write_optional,
     write_versioned,
@@ -209,7 +203,7 @@ def read_recoverable(versioned: Versioned) -> Recoverable:
     if versioned.version != 1 or len(versioned.data) < 4:
         return versioned
     reader = versioned.reader()
-    magic = read_little_i32(reader) & 0xFFFFFFFF
+    magic = reader.little_i32() & 0xFFFFFFFF
     if magic in STREAM_MAGICS:
         found: Recoverable = _read_stream(reader, STREAM_MAGICS[magic])
     elif magic == S3_MAGIC:
@@ -229,40 +223,40 @@ def write_recoverable(value: Recoverable) -> Versioned:
         case StreamRecoverable():
             magic = next(number for number, name in STREAM_MAGICS.items() if name == value.file_system)
             write_little_magic(writer, magic)
-            write_little_i64(writer, value.offset)
+            writer.little_i64(value.offset)
             target, temporary = value.target.encode(), value.temporary.encode()
-            write_little_i32(writer, len(target))
-            write_little_i32(writer, len(temporary))
+            writer.little_i32(len(target))
+            writer.little_i32(len(temporary))
             writer.take(target + temporary)
         case S3Recoverable():
             write_little_magic(writer, S3_MAGIC)
-            write_little_text(writer, value.key)
-            write_little_text(writer, value.upload_id)
-            write_little_i32(writer, len(value.parts))
+            writer.little_text(value.key)
+            writer.little_text(value.upload_id)
+            writer.little_i32(len(value.parts))
             for number, tag in value.parts:
-                write_little_i32(writer, number)
-                write_little_text(writer, tag)
-            write_little_i64(writer, value.bytes_in_parts)
-            write_little_text(writer, value.last_part or "")
-            write_little_i64(writer, value.last_part_size)
+                writer.little_i32(number)
+                writer.little_text(tag)
+            writer.little_i64(value.bytes_in_parts)
+            writer.little_text(value.last_part or "")
+            writer.little_i64(value.last_part_size)
     return Versioned(1, writer.getvalue())
 
 
 def _read_stream(reader: Reader, file_system: str) -> StreamRecoverable:
-    offset = read_little_i64(reader)
-    target, temporary = read_little_i32(reader), read_little_i32(reader)
+    offset = reader.little_i64()
+    target, temporary = reader.little_i32(), reader.little_i32()
     require(reader, offset >= 0, "the offset of a recoverable file is negative")
-    return StreamRecoverable(file_system, offset, read_little_text(reader, target), read_little_text(reader, temporary))
+    return StreamRecoverable(file_system, offset, reader.little_text(target), reader.little_text(temporary))
 
 
 def _read_upload(reader: Reader) -> S3Recoverable:
-    key, upload_id = read_little_text(reader), read_little_text(reader)
-    count = read_little_i32(reader)
+    key, upload_id = reader.little_text(), reader.little_text()
+    count = reader.little_i32()
     require(reader, 0 <= 8 * count <= reader.remaining, f"{count} parts do not fit")
-    parts = tuple((read_little_i32(reader), read_little_text(reader)) for _ in range(count))
-    size = read_little_i64(reader)
-    last = read_little_text(reader) or None
-    return S3Recoverable(key, upload_id, parts, size, last, read_little_i64(reader))
+    parts = tuple((reader.little_i32(), reader.little_text()) for _ in range(count))
+    size = reader.little_i64()
+    last = reader.little_text() or None
+    return S3Recoverable(key, upload_id, parts, size, last, reader.little_i64())
 
 
 BUCKET_MAGIC = 0x1E764B79
@@ -348,7 +342,7 @@ def write_file_bucket(bucket: FileBucket) -> Versioned:
     writer = Writer()
     write_magic(writer, BUCKET_MAGIC)
     text = Writer()
-    write_little_text(text, bucket.bucket)
+    text.little_text(bucket.bucket)
     write_versioned(writer, Versioned(1, text.getvalue()))
     writer.utf(bucket.path)
     writer.i64(bucket.created)
@@ -442,7 +436,7 @@ def write_file_committable(committable: FileCommittable) -> Versioned:
 
 def _read_bucket_id(reader: Reader) -> str:
     with read_versioned(reader).open("the id of a bucket", 1) as inside:
-        return read_little_text(inside)
+        return inside.little_text()
 
 
 def _write_file(file: InProgressFile | PendingFile | Recoverable) -> Versioned:

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
@@ -646,95 +646,59 @@ class Types:
     `Types.LONG()` reads and writes what a Java job with `Types.LONG` has in its state.
     """
 
-    @staticmethod
-    def STRING() -> TypeInformation:
-        """Text; may be None."""
-        return BasicTypeInfo(BasicKind.STRING)
+    STRING = partial(BasicTypeInfo, BasicKind.STRING)
+    """Text; may be None."""
 
-    @staticmethod
-    def BYTE() -> TypeInformation:
-        """Whole numbers of 8 bits."""
-        return BasicTypeInfo(BasicKind.BYTE)
+    BYTE = partial(BasicTypeInfo, BasicKind.BYTE)
+    """Whole numbers of 8 bits."""
 
-    @staticmethod
-    def BOOLEAN() -> TypeInformation:
-        """True and False."""
-        return BasicTypeInfo(BasicKind.BOOLEAN)
+    BOOLEAN = partial(BasicTypeInfo, BasicKind.BOOLEAN)
+    """True and False."""
 
-    @staticmethod
-    def SHORT() -> TypeInformation:
-        """Whole numbers of 16 bits."""
-        return BasicTypeInfo(BasicKind.SHORT)
+    SHORT = partial(BasicTypeInfo, BasicKind.SHORT)
+    """Whole numbers of 16 bits."""
 
-    @staticmethod
-    def INT() -> TypeInformation:
-        """Whole numbers of 32 bits."""
-        return BasicTypeInfo(BasicKind.INT)
+    INT = partial(BasicTypeInfo, BasicKind.INT)
+    """Whole numbers of 32 bits."""
 
-    @staticmethod
-    def LONG() -> TypeInformation:
-        """Whole numbers of 64 bits."""
-        return BasicTypeInfo(BasicKind.LONG)
+    LONG = partial(BasicTypeInfo, BasicKind.LONG)
+    """Whole numbers of 64 bits."""
 
-    @staticmethod
-    def FLOAT() -> TypeInformation:
-        """Floating-point numbers of 32 bits."""
-        return BasicTypeInfo(BasicKind.FLOAT)
+    FLOAT = partial(BasicTypeInfo, BasicKind.FLOAT)
+    """Floating-point numbers of 32 bits."""
 
-    @staticmethod
-    def DOUBLE() -> TypeInformation:
-        """Floating-point numbers of 64 bits."""
-        return BasicTypeInfo(BasicKind.DOUBLE)
+    DOUBLE = partial(BasicTypeInfo, BasicKind.DOUBLE)
+    """Floating-point numbers of 64 bits."""
 
-    @staticmethod
-    def CHAR() -> TypeInformation:
-        """Text of one UTF-16 unit."""
-        return BasicTypeInfo(BasicKind.CHAR)
+    CHAR = partial(BasicTypeInfo, BasicKind.CHAR)
+    """Text of one UTF-16 unit."""
 
-    @staticmethod
-    def BIG_INT() -> TypeInformation:
-        """Whole numbers of any size; may be None."""
-        return BasicTypeInfo(BasicKind.BIG_INT)
+    BIG_INT = partial(BasicTypeInfo, BasicKind.BIG_INT)
+    """Whole numbers of any size; may be None."""
 
-    @staticmethod
-    def BIG_DEC() -> TypeInformation:
-        """`decimal.Decimal` with its scale; may be None."""
-        return BasicTypeInfo(BasicKind.BIG_DEC)
+    BIG_DEC = partial(BasicTypeInfo, BasicKind.BIG_DEC)
+    """`decimal.Decimal` with its scale; may be None."""
 
-    @staticmethod
-    def INSTANT() -> TypeInformation:
-        """`Instant`: seconds and nanoseconds since 1970; may be None."""
-        return BasicTypeInfo(BasicKind.INSTANT)
+    INSTANT = partial(BasicTypeInfo, BasicKind.INSTANT)
+    """`Instant`: seconds and nanoseconds since 1970; may be None."""
 
-    @staticmethod
-    def SQL_DATE() -> TypeInformation:
-        """`datetime.date`; Java's `java.sql.Date` at midnight of UTC; may be None."""
-        return BasicTypeInfo(BasicKind.SQL_DATE)
+    SQL_DATE = partial(BasicTypeInfo, BasicKind.SQL_DATE)
+    """`datetime.date`; Java's `java.sql.Date` at midnight of UTC; may be None."""
 
-    @staticmethod
-    def SQL_TIME() -> TypeInformation:
-        """`datetime.time` in milliseconds; Java's `java.sql.Time` in UTC; may be None."""
-        return BasicTypeInfo(BasicKind.SQL_TIME)
+    SQL_TIME = partial(BasicTypeInfo, BasicKind.SQL_TIME)
+    """`datetime.time` in milliseconds; Java's `java.sql.Time` in UTC; may be None."""
 
-    @staticmethod
-    def SQL_TIMESTAMP() -> TypeInformation:
-        """`datetime.datetime` in UTC; Java's `java.sql.Timestamp`; may be None."""
-        return BasicTypeInfo(BasicKind.SQL_TIMESTAMP)
+    SQL_TIMESTAMP = partial(BasicTypeInfo, BasicKind.SQL_TIMESTAMP)
+    """`datetime.datetime` in UTC; Java's `java.sql.Timestamp`; may be None."""
 
-    @staticmethod
-    def LOCAL_DATE() -> TypeInformation:
-        """`datetime.date`; Java's `java.time.LocalDate`; may be None."""
-        return BasicTypeInfo(BasicKind.LOCAL_DATE)
+    LOCAL_DATE = partial(BasicTypeInfo, BasicKind.LOCAL_DATE)
+    """`datetime.date`; Java's `java.time.LocalDate`; may be None."""
 
-    @staticmethod
-    def LOCAL_TIME() -> TypeInformation:
-        """`datetime.time`; Java's `java.time.LocalTime`; may be None."""
-        return BasicTypeInfo(BasicKind.LOCAL_TIME)
+    LOCAL_TIME = partial(BasicTypeInfo, BasicKind.LOCAL_TIME)
+    """`datetime.time`; Java's `java.time.LocalTime`; may be None."""
 
-    @staticmethod
-    def LOCAL_DATE_TIME() -> TypeInformation:
-        """`datetime.datetime` without time zone; Java's `java.time.LocalDateTime`; may be None."""
-        return BasicTypeInfo(BasicKind.LOCAL_DATE_TIME)
+    LOCAL_DATE_TIME = partial(BasicTypeInfo, BasicKind.LOCAL_DATE_TIME)
+    """`datetime.datetime` without time zone; Java's `java.time.LocalDateTime`; may be None."""
 
     @staticmethod
     def PICKLED_BYTE_ARRAY() -> TypeInformation:

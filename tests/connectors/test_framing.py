@@ -8,15 +8,9 @@ from state_pipelines.binary.data_views import Reader, Writer
 from state_pipelines.connectors.registry import (
     Versioned,
     read_flag,
-    read_little_i32,
-    read_little_i64,
-    read_little_text,
     read_versioned,
     read_versioned_array,
     read_versioned_list,
-    write_little_i32,
-    write_little_i64,
-    write_little_text,
     write_versioned,
     write_versioned_array,
     write_versioned_list,
@@ -61,7 +55,7 @@ def test_a_boolean_is_0_or_1() -> None:
 
 def test_little_endian_text_must_be_utf_8() -> None:
     with pytest.raises(FormatError, match="not UTF-8"):
-        read_little_text(Reader(bytes.fromhex("01000000 ff")))
+        Reader(bytes.fromhex("01000000 ff")).little_text()
 
 
 @given(I32, st.binary(max_size=9), st.booleans())
@@ -84,9 +78,9 @@ def test_lists_survive_writing_and_reading(version: int, elements: list[bytes]) 
 @given(I32, I64, st.text(max_size=5))
 def test_little_endian_values_survive_writing_and_reading(short: int, long: int, text: str) -> None:
     writer = Writer()
-    write_little_i32(writer, short)
-    write_little_i64(writer, long)
-    write_little_text(writer, text.encode("utf-8", "ignore").decode())
+    writer.little_i32(short)
+    writer.little_i64(long)
+    writer.little_text(text.encode("utf-8", "ignore").decode())
     reader = Reader(writer.getvalue())
-    assert (read_little_i32(reader), read_little_i64(reader)) == (short, long)
-    assert read_little_text(reader) == text.encode("utf-8", "ignore").decode()
+    assert (reader.little_i32(), reader.little_i64()) == (short, long)
+    assert reader.little_text() == text.encode("utf-8", "ignore").decode()

@@ -53,7 +53,7 @@ def write(tmp_path: Path, content: object) -> Path:
 
 
 def columns(*steps: Step) -> list[dict[str, str]]:
-    return [dict(projection.columns) for projection in plan_value(ORDER, steps).projections]
+    return [dict(columns) for columns in plan_value(ORDER, steps).projections]
 
 
 def fields_after(*steps: Step) -> tuple[tree.PojoField, ...]:
@@ -204,7 +204,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 def test_a_renamed_field_keeps_its_values_and_class() -> None:
     step = Rename((("customer", "zone"),))
     plan = plan_value(ORDER, (step,))
-    assert dict(plan.projections[0].columns) == {"amount": "`amount`", "zone": "`customer`", "note": "`note`"}
+    assert dict(plan.projections[0]) == {"amount": "`amount`", "zone": "`customer`", "note": "`note`"}
     assert [(each.name, each.declaring_class) for each in fields_after(step)] == [
         ("amount", "shop.Order"),
         ("note", "shop.Order"),

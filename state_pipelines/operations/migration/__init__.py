@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from state_pipelines.operations.migration.fields import Projection, ValuePlan, plan_value
+from state_pipelines.operations.migration.fields import ValuePlan, plan_value
 from state_pipelines.operations.migration.migration_files import (
     Change,
     Loss,
@@ -30,7 +30,6 @@ __all__ = [
     "Drop",
     "Loss",
     "Migration",
-    "Projection",
     "Rename",
     "RowExpectation",
     "Set",

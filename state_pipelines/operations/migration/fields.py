@@ -175,25 +175,18 @@ _FieldStep = FieldStep | TakeCollections
 
 
 @dataclass(frozen=True)
-class Projection:
-    """Return the fields after one step: (name, SQL over the fields before it)."""
-
-    columns: Columns
-
-
-@dataclass(frozen=True)
 class ValuePlan:
     """The result of a chain of steps on a value.
 
     Attributes:
         old: the serializer of the value (element, map value).
         new: its serializer afterwards.
-        projections: one per step.
+        projections: of each step the fields after it, with their SQL over the fields before it.
     """
 
     old: tree.Serializer
     new: tree.Serializer
-    projections: tuple[Projection, ...]
+    projections: tuple[Columns, ...]
 
 
 def plan_value(serializer: tree.Serializer, steps: Iterable[Step], context: PlanContext | None = None) -> ValuePlan:
@@ -212,7 +205,7 @@ def plan_value(serializer: tree.Serializer, steps: Iterable[Step], context: Plan
         except MigrationError as error:
             error.where = replace(error.where, path=f"step {number}")
             raise
-        projections.append(Projection(columns))
+        projections.append(columns)
     return ValuePlan(serializer, node, tuple(projections))
 
 
