@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -345,12 +345,8 @@ def load_request(path: str, path_mapping: tuple[str, ...], *, allow_python: bool
         UsageError: the file is no such description.
     """
     request = load_upgrade_request(path)
-    return replace(
-        request,
-        path_mapping=(*request.path_mapping, *path_mapping),
-        allow_python=allow_python,
-        allow_sql=allow_sql,
-    )
+    mapped = (*request.path_mapping, *path_mapping)
+    return request.model_copy(update={"path_mapping": mapped, "allow_python": allow_python, "allow_sql": allow_sql})
 
 
 def make_reporter(*, as_json: bool) -> Callable[[str], None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -38,7 +39,7 @@ from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage import PathMapping, parse_path_mapping
 from state_pipelines.storage.resolution import scoped_storage_options
 from state_pipelines.upgrades.savepoint_policy import parse_savepoint_policy
-from state_pipelines.upgrades.upgrade_request import parse_settings, resolve_programs
+from state_pipelines.upgrades.upgrade_request import UpgradeSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -82,7 +83,7 @@ _Texts = Annotated[tuple[str, ...], _split_by(";"), _LIST]
 _Names = Annotated[tuple[str, ...], _split_by(","), _LIST]
 _Policy = Annotated[dict[str, Any], parsed_by(parse_policy)]
 _Lives = Annotated[dict[str, str], parsed_by(_parse_lives)]
-_Upgrade = Annotated[dict[str, Any], parsed_by(lambda body: parse_settings(body, Path()))]
+_Upgrade = Annotated[dict[str, Any], parsed_by(partial(UpgradeSettings.parse, subject="upgrade"))]
 _Savepoints = Annotated[dict[str, Any], parsed_by(parse_savepoint_policy)]
 _Size = Annotated[str | int, parsed_by(parse_size)]
 _DEFAULTS = HealthLimits()
@@ -513,7 +514,8 @@ class FlinkJob(dg.Model):
                 }
             )
         if self.upgrade is not None:
-            changed["upgrade"] = resolve_programs(self.upgrade, directory)
+            settings = UpgradeSettings.parse(self.upgrade, "upgrade", directory=directory)
+            changed["upgrade"] = settings.model_dump(exclude_unset=True)
         return FlinkJob(**{**self.model_dump(), **changed})
 
     def translated_by(self, translator: AssetTranslator) -> FlinkJob:

@@ -115,7 +115,7 @@ def make_request(job: FlinkJob) -> UpgradeRequest:
         "job_classes": list(job.job_classes) or None,
         "upgrade": job.upgrade,
     }
-    return replace(parse_upgrade_request(content, Path.cwd()), allow_python=True)
+    return parse_upgrade_request(content, Path.cwd(), allow_python=True)
 
 
 def identify_program(request: UpgradeRequest) -> str:

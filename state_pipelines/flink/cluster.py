@@ -46,6 +46,10 @@ class SavepointFormat(StrEnum):
     CANONICAL = "CANONICAL"
     NATIVE = "NATIVE"
 
+    @classmethod
+    def _missing_(cls, value: object) -> SavepointFormat | None:
+        return cls.__members__.get(str(value).upper())
+
 
 class CheckpointKind(StrEnum):
     """Kind of a checkpoint that is asked for (`org.apache.flink.core.execution.CheckpointType`)."""

@@ -450,12 +450,7 @@ def open_described(text: str) -> tuple[FlinkCluster, Mapping[str, Any]]:
     if text.lower().startswith(("http://", "https://")):
         return connect({"rest": text}), {}
     with at(file=text):
-        try:
-            content = parse_yaml(read_given_text(text, "the description of the job"))
-        except yaml.YAMLError as error:
-            raise UsageError(f"the description of the job is not YAML: {error}") from None
-        if isinstance(content, dict) and str(content.get("type", "")).endswith(_COMPONENT):
-            content = content.get("attributes")
+        content, _ = read_description(text)
         if not isinstance(content, dict) or content.get("cluster") is None:
             raise UsageError(
                 "the description of the job names no cluster", hint='Add cluster: {rest: "http://jobmanager:8081"}'
@@ -466,3 +461,21 @@ def open_described(text: str) -> tuple[FlinkCluster, Mapping[str, Any]]:
                 hint="Write the value itself, and environment variables as ${NAME}",
             )
         return connect(content["cluster"], Path(text).absolute().parent), content
+
+
+def read_description(path: str | Path) -> tuple[Any, bool]:
+    """Read the description of a job, or that of a job of Dagster.
+
+    Returns:
+        the parsed file, of a job of Dagster its attributes; and whether it is one of Dagster.
+
+    Raises:
+        UsageError: the file cannot be read, or is not YAML.
+    """
+    try:
+        content = parse_yaml(read_given_text(path, "the description of the job"))
+    except yaml.YAMLError as error:
+        raise UsageError(f"the description of the job is not YAML: {error}") from None
+    if isinstance(content, dict) and str(content.get("type", "")).endswith(_COMPONENT):
+        return content.get("attributes"), True
+    return content, False

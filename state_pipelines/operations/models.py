@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, EnumType
 from functools import wraps
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, Union, cast, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
@@ -53,6 +53,9 @@ class OperationModel(BaseModel):
     Validators raise a ValueError whose text goes on after the name of the field or model: "is neither … nor …".
     """
 
+    left_out: ClassVar[tuple[object, ...]] = (None,)
+    """Values of fields that are left out."""
+
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
@@ -65,13 +68,13 @@ class OperationModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_nulls(cls, content: object) -> object:
-        """Leave out fields that are null, which a name without a value is in YAML."""
+        """Leave out fields such as those that are null, which a name without a value is in YAML."""
         if content is None:
             return {}
         if not isinstance(content, dict):
             return content
         known = {*cls.model_fields, *list_names(cls)}
-        return {str(name): value for name, value in content.items() if value is not None or name not in known}
+        return {str(name): value for name, value in content.items() if value not in cls.left_out or name not in known}
 
     @classmethod
     def parse(cls, content: object, subject: str = "the request", **context: object) -> Self:
@@ -88,7 +91,10 @@ class OperationModel(BaseModel):
         try:
             return cls.model_validate(content, context=context)
         except ValidationError as error:
-            raise _explain(error.errors(include_url=False)[0], cls, subject) from None
+            errors = error.errors(include_url=False)
+            # A field that is misspelled is unknown, and may also be missing.
+            unknown = [each for each in errors if each["type"] == "extra_forbidden"]
+            raise _explain((unknown or errors)[0], cls, subject) from None
 
 
 Model = TypeVar("Model", bound=OperationModel)

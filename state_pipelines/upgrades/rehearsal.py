@@ -220,8 +220,8 @@ def _restore(
     """
     settings = request.settings
     program = settings.new
-    if settings.rehearsal_arguments is not None:
-        program = replace(program, arguments=settings.rehearsal_arguments)
+    if settings.rehearsal.arguments is not None:
+        program = program.model_copy(update={"arguments": settings.rehearsal.arguments})
     job = uuid4().hex
     started = clock()
     try:
@@ -238,9 +238,9 @@ def _restore(
                 return running - started
             if status is JobStatus.FINISHED:
                 return clock() - started
-            if clock() - started > settings.watch_seconds:
+            if clock() - started > settings.watch.total_seconds():
                 raise StateError(
-                    f"the new program is {status} after {settings.watch_seconds:g} s, without a checkpoint"
+                    f"the new program is {status} after {settings.watch.total_seconds():g} s, without a checkpoint"
                 )
             sleep(POLL_SECONDS)
     finally:

@@ -48,9 +48,9 @@ from state_pipelines.flink.cluster import (
     wait_for_savepoint,
 )
 from state_pipelines.flink.connections import open_described
-from state_pipelines.operations.models import OperationModel, parsed
+from state_pipelines.operations.models import OperationModel
 from state_pipelines.operations.retention import pin_snapshot, unpin_snapshot
-from state_pipelines.operations.retention.policy import parse_duration
+from state_pipelines.operations.retention.policy import Duration
 from state_pipelines.redaction import redact
 from state_pipelines.storage import join, list_directory, parse_path_mapping, read_file, replace_file, resolve
 from state_pipelines.storage.files import is_directory, remove_file
@@ -119,7 +119,7 @@ class SavepointPolicy(OperationModel):
     directory: str | None = None
     """Directory of savepoints, as the cluster names it; by default that of the cluster."""
 
-    timeout: Annotated[timedelta, parsed(parse_duration)] = timedelta(minutes=10)
+    timeout: Duration = timedelta(minutes=10)
     """Time in which a savepoint must be completed."""
 
     canonical: _Periodic | None = None
@@ -374,7 +374,7 @@ def savepoint(
     described = open_savepoint_job(job, path_mapping) if isinstance(job, str) else job
     if due:
         return take_due_savepoints(described, report=report)
-    return (take_savepoint(described, SavepointFormat(format.upper()), report=report),)
+    return (take_savepoint(described, SavepointFormat(format), report=report),)
 
 
 def take_due_savepoints(

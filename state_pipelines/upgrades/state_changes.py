@@ -485,7 +485,7 @@ def _find_chain(request: UpgradeRequest, snapshot: Snapshot) -> Chain:
 
 def _describe_new(request: UpgradeRequest, migrated: JobDescription, chain: Chain) -> JobDescription:
     """The new job; that of the migrations where nothing else describes it."""
-    code = NewCode(request.classes, (), ())
+    code = NewCode(request.new_classes, (), ())
     if chain and not code and request.new_job is None:
         return migrated
     return describe_new_job(

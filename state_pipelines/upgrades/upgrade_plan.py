@@ -444,7 +444,9 @@ def take_savepoint(
     triggered = datetime.now(UTC)
     trigger = cluster.trigger_savepoint(job, wanted)
     try:
-        progress = wait_for_savepoint(cluster, job, trigger, timeout_seconds=settings.savepoint_seconds, sleep=sleep)
+        progress = wait_for_savepoint(
+            cluster, job, trigger, timeout_seconds=settings.savepoint_timeout.total_seconds(), sleep=sleep
+        )
     except NotFoundError as error:
         raise ClusterError(
             f"{cluster.endpoint} knows nothing of the savepoint that it was asked for, as after a change of its leader",

@@ -25,24 +25,23 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, ClassVar, Self
 
-import yaml
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, create_model, model_validator
 
 from state_pipelines.errors import MissingFileError, UsageError, Where, at
 from state_pipelines.flink.cluster import RestoreMode, SavepointFormat, Submission
-from state_pipelines.operations.check.check import BACKENDS, parse_release
+from state_pipelines.flink.connections import read_description
+from state_pipelines.operations.check.check import parse_release
+from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.migration.history import HEAD
-from state_pipelines.operations.retention.policy import parse_duration
+from state_pipelines.operations.models import Items, OperationModel, Refusal, Subjects, list_names, parsed
+from state_pipelines.operations.retention.policy import Duration
 from state_pipelines.snapshot.declarations import KINDS
 from state_pipelines.storage import read_file, resolve
-from state_pipelines.storage.documents import parse_yaml, read_given_text
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
 
 
 class Need(StrEnum):
@@ -61,39 +60,97 @@ class Need(StrEnum):
     REPEATED = "repeated"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Program:
-    """A program that a cluster can run.
+def _to_word(value: object) -> object:
+    return value if value is None or isinstance(value, dict | list) else str(value)
 
-    One of `jar`, `plan` and `image` says what runs.
 
-    Attributes:
-        jar: path of its jar from here; empty without one.
-        plan: path of a query from here: a compiled plan (`.json`) or a script (`.sql`); empty without one.
-        match: by uid of an operator of the old query, that of the new one which keeps its state, for ties.
-        backfill: by name of a column that starts empty, a Parquet table with its values.
-        image: image of its container.
-        entry_class: its main class; empty for that of the manifest of the jar.
-        arguments: of the program.
-        parallelism: of the job; None for the default of the cluster.
-        max_parallelism: number of key groups to which the savepoint is rescaled; None to leave it as it is.
-        backend: state backend of the new program, `hashmap` or `rocksdb`; None where either may be.
-        allow_non_restored_state: the restore may drop the state of operators that the program lacks.
-        configuration: options of Flink for the job.
-    """
+def _resolve(path: str, info: ValidationInfo) -> str:
+    """Resolve a path against the directory of the file; one of a request that no file has stays."""
+    directory = (info.context or {}).get("directory")
+    return path if directory is None or ":/" in path or Path(path).is_absolute() else str(directory / path)
 
-    jar: str = ""
-    plan: str = ""
-    image: str = ""
-    entry_class: str = ""
-    arguments: tuple[str, ...] = ()
-    parallelism: int | None = None
-    max_parallelism: int | None = None
-    backend: str | None = None
+
+def _check_query(plan: str) -> str:
+    if not plan.endswith(_QUERIES):
+        raise ValueError(f"is {plan}: it is the file of a compiled plan (.json) or of a script (.sql)")
+    return plan
+
+
+def _check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a job: use letters, digits, `_`, `-` and `.`")
+    return name
+
+
+def _read_release(value: object) -> str:
+    if isinstance(value, float):
+        raise ValueError('is a number, of which YAML drops zeros: write it in quotes, such as "1.20"')
+    parse_release(str(value))
+    return str(value)
+
+
+_FILES = (".yaml", ".yml", ".json")
+_QUERIES = (".json", ".sql")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+_Word = Annotated[str, BeforeValidator(_to_word)]
+_Words = Annotated[tuple[_Word, ...], Items]
+_Path = Annotated[_Word, AfterValidator(_resolve)]
+_Paths = Annotated[tuple[_Path, ...], Items]
+_Settings = Annotated[dict[str, Any], Subjects]
+_Positive = Annotated[int, Field(ge=1)]
+
+
+class _Entry(OperationModel):
+    """An entry of `JOB.yaml`; an empty text is one that is left out."""
+
+    left_out: ClassVar[tuple[object, ...]] = (None, "")
+
+
+class Program(_Entry):
+    """A program that a cluster can run: one of `jar`, `plan` and `image` says what runs."""
+
+    jar: _Path = ""
+    """Path of its jar from here; empty without one."""
+
+    plan: Annotated[_Path, AfterValidator(_check_query)] = ""
+    """Path of a query from here: a compiled plan (`.json`) or a script (`.sql`); empty without one."""
+
+    image: _Word = ""
+    """Image of its container."""
+
+    entry_class: _Word = ""
+    """Its main class; empty for that of the manifest of the jar."""
+
+    arguments: _Words = ()
+    """Arguments of the program."""
+
+    parallelism: _Positive | None = None
+    """Parallelism of the job; by default that of the cluster."""
+
+    max_parallelism: _Positive | None = None
+    """Number of key groups to which the savepoint is rescaled; by default it stays as it is."""
+
+    backend: Annotated[StateBackend, Field(strict=False)] | None = None
+    """State backend of the new program; by default either may be."""
+
     allow_non_restored_state: bool = False
-    configuration: Mapping[str, str] = field(default_factory=dict)
-    match: Mapping[str, str] = field(default_factory=dict)
-    backfill: Mapping[str, str] = field(default_factory=dict)
+    """The restore may drop the state of operators that the program lacks."""
+
+    configuration: Annotated[dict[str, _Word], Subjects] = Field(default_factory=dict)
+    """Options of Flink for the job."""
+
+    match: Annotated[dict[str, _Word], Subjects] = Field(default_factory=dict)
+    """By uid of an operator of the old query, that of the new one which keeps its state, for ties."""
+
+    backfill: Annotated[dict[str, _Path], Subjects] = Field(default_factory=dict)
+    """By name of a column that starts empty, a Parquet table with its values."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        given = [name for name in ("jar", "plan", "image") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(f"names {' and '.join(given) or 'none'}: a program is one of jar, plan and image")
+        return self
 
     def submit(self, snapshot: str, job_id: str) -> Submission:
         """Return what a cluster is asked for: the program from a snapshot, under an id."""
@@ -133,87 +190,143 @@ class Program:
         return " ".join((*words, self.jar, *self.arguments))
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpgradeSettings:
-    """Settings of the upgrades of a job.
+class RehearsalSettings(_Entry):
+    """Restores of the new program by rehearsals."""
 
-    Attributes:
-        savepoints: directory of savepoints as the cluster names it.
-        old: the program that runs.
-        new: the program that is to run.
-        cluster: settings of the cluster of the new program; empty for that of the old one.
-        automatic: results that need no approval.
-        checkpoints: number of completed checkpoints after which the new job counts as healthy.
-        watch_seconds: time in which they must be completed.
-        savepoint_seconds: time in which a savepoint must be completed.
-        start_seconds: time in which a submitted job must be known to the cluster, and a cancelled one be gone.
-        savepoint_format: format of the savepoints.
-        drain: whether the sources emit the largest watermark before the job stops.
-        rehearsal_cluster: settings of a cluster on which rehearsals restore the new program; empty without one.
-        rehearsal_arguments: of the new program there, with which its sources emit nothing; None for its own.
-    """
+    cluster: _Settings = Field(default_factory=dict)
+    """Settings of the cluster; empty without one."""
+
+    arguments: _Words | None = None
+    """Arguments of the program there, with which its sources emit nothing; by default its own."""
+
+
+class UpgradeSettings(_Entry):
+    """Settings of the upgrades of a job."""
 
     savepoints: str
+    """Directory of savepoints as the cluster names it."""
+
     old: Program
+    """The program that runs."""
+
     new: Program
-    cluster: Mapping[str, Any] = field(default_factory=dict)
-    automatic: tuple[Need, ...] = (Need.COMPATIBLE, Need.MIGRATED)
-    checkpoints: int = 2
-    watch_seconds: float = 600
-    savepoint_seconds: float = 600
-    start_seconds: float = 120
-    savepoint_format: SavepointFormat = SavepointFormat.CANONICAL
+    """The program that is to run."""
+
+    cluster: _Settings = Field(default_factory=dict)
+    """Settings of the cluster of the new program; empty for that of the old one."""
+
+    automatic: Annotated[tuple[Annotated[Need, Field(strict=False)], ...], Items] = (Need.COMPATIBLE, Need.MIGRATED)
+    """Results that need no approval."""
+
+    checkpoints: _Positive = 2
+    """Number of completed checkpoints after which the new job counts as healthy."""
+
+    watch: Duration = timedelta(minutes=10)
+    """Time in which they must be completed."""
+
+    savepoint_timeout: Duration = timedelta(minutes=10)
+    """Time in which a savepoint must be completed."""
+
+    start_timeout: Duration = timedelta(minutes=2)
+    """Time in which a submitted job must be known to the cluster, and a cancelled one be gone."""
+
+    savepoint_format: Annotated[SavepointFormat, Field(strict=False)] = SavepointFormat.CANONICAL
+    """Format of the savepoints."""
+
     drain: bool = False
-    rehearsal_cluster: Mapping[str, Any] = field(default_factory=dict)
-    rehearsal_arguments: tuple[str, ...] | None = None
+    """The sources emit the largest watermark before the job stops."""
+
+    rehearsal: RehearsalSettings = RehearsalSettings()
+    """Restores of the new program by rehearsals; by default none."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.old.plan) is not bool(self.new.plan):
+            hint = "A query takes the state of a query: give the plan or script of both"
+            raise Refusal(UsageError("one of old and new is a query, and the other is not", hint=hint))
+        return self
 
 
-@dataclass(frozen=True, kw_only=True)
-class UpgradeRequest:
-    """A job and its upgrade, as `JOB.yaml` describes them.
+# Declarations that are paths of files.
+_FILE_KINDS = ("classes", "protos", "thrifts", "plans")
+_kinds: dict[str, Any] = {
+    kind.name: (_Paths if kind.name in _FILE_KINDS else _Words, Field(default=(), description=kind.help))
+    for kind in KINDS
+}
+_Declared: Any = create_model("_Declared", __base__=_Entry, **_kinds)
 
-    Attributes:
-        name: of the job here.
-        cluster: settings of the cluster on which it runs.
-        job: its name or id at the cluster.
-        results: directory of new savepoints and records.
-        settings: of the upgrade.
-        roots: directories of retention.
-        path_mapping: texts `FROM=TO`.
-        allow_roots: directories that snapshots may name files in.
-        declarations: texts about the snapshots by kind (`snapshot.declarations.KINDS`).
-        migrations: directory of revisions; None without any.
-        migrate_to: revision to which the state is migrated.
-        target_release: Flink that runs the new program.
-        new_job: description (.yaml, .json) or snapshot of the new job.
-        job_classes: classes of the new job; None for the jar of the new program.
-        file: the file, for messages and commands.
-        directory: at which relative paths of the settings of clusters start.
-        allow_python: Python files among the migrations may run.
-        allow_sql: migrations may have SQL that is more than functions over the row.
-    """
 
-    name: str
-    cluster: Mapping[str, Any]
-    job: str
-    results: str
-    settings: UpgradeSettings
-    roots: tuple[str, ...] = ()
-    path_mapping: tuple[str, ...] = ()
-    allow_roots: tuple[str, ...] = ()
-    declarations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    migrations: str | None = None
-    migrate_to: str = HEAD
-    target_release: str = "2.2"
-    new_job: str | None = None
-    job_classes: tuple[str, ...] | None = None
+class JobFile(_Declared, _Entry):  # type: ignore[misc]
+    """The entries of `JOB.yaml`."""
+
+    name: Annotated[str, AfterValidator(_check_name)]
+    """Name of the job here."""
+
+    cluster: _Settings
+    """Settings of the cluster on which it runs."""
+
+    job: _Word = ""
+    """Its name or id at the cluster; by default `name`."""
+
+    results: Annotated[str, AfterValidator(_resolve)]
+    """Directory of new savepoints and records."""
+
+    settings: UpgradeSettings = Field(validation_alias="upgrade")
+    """Settings of its upgrades."""
+
+    roots: _Paths = ()
+    """Directories of retention."""
+
+    path_mapping: _Words = ()
+    """Texts `FROM=TO`: where directories are here that snapshots name."""
+
+    allow_roots: _Paths = ()
+    """Directories that snapshots may name files in."""
+
+    migrations: _Path | None = None
+    """Directory of revisions; by default the state is not migrated."""
+
+    migrate_to: _Word = HEAD
+    """Revision to which the state is migrated."""
+
+    target_release: Annotated[str, parsed(_read_release)] = "2.2"
+    """Flink that runs the new program."""
+
+    new_job: _Path | None = None
+    """Description (.yaml, .json) or snapshot of the new job."""
+
+    job_classes: _Paths | None = None
+    """Classes of the new job; by default the jar of the new program."""
+
+    savepoints: Any = None
+    """Policy of savepoints (`savepoint_policy.SavepointPolicy`)."""
+
+    thresholds: Any = None
+    """Limits of the health of the job (`flink.health.HealthLimits`)."""
+
+
+class UpgradeRequest(JobFile):
+    """A job and its upgrade, as `JOB.yaml` describes them, with what the caller says of its file and code."""
+
     file: str = "JOB.yaml"
+    """The file, for messages and commands."""
+
     directory: str = "."
+    """Directory at which relative paths of the settings of clusters start."""
+
     allow_python: bool = False
+    """Python files among the migrations may run."""
+
     allow_sql: bool = False
+    """Migrations may have SQL that is more than functions over the row."""
 
     @property
-    def classes(self) -> tuple[str, ...]:
+    def declarations(self) -> dict[str, tuple[str, ...]]:
+        """Texts about the snapshots by kind (`snapshot.declarations.KINDS`)."""
+        return {kind.name: getattr(self, kind.name) for kind in KINDS}
+
+    @property
+    def new_classes(self) -> tuple[str, ...]:
         """Paths of the classes of the new job."""
         jar = self.settings.new.jar
         readable = (jar,) if jar and not _is_in_image(jar) else ()
@@ -226,7 +339,7 @@ class UpgradeRequest:
             UsageError: a jar is not there.
             StateError: a jar or a description cannot be read.
         """
-        described = {name: asdict(each) for name, each in (("old", self.settings.old), ("new", self.settings.new))}
+        described = {name: getattr(self.settings, name).model_dump() for name in ("old", "new")}
         for what, program in described.items():
             jar = str(program["jar"])
             if jar and "://" not in jar and not Path(jar).is_file():
@@ -248,26 +361,6 @@ class UpgradeRequest:
         }
 
 
-_FILES = (".yaml", ".yml", ".json")
-_QUERIES = (".json", ".sql")
-_KINDS = tuple(kind.name for kind in KINDS)
-_JOB = {
-    *("name", "cluster", "job", "results", "roots", "path_mapping", "allow_roots", *_KINDS),
-    *("migrations", "migrate_to", "target_release", "new_job", "job_classes", "upgrade"),
-    *("savepoints", "thresholds"),
-}
-_UPGRADE = {
-    *("savepoints", "old", "new", "cluster", "automatic", "checkpoints", "watch", "savepoint_timeout"),
-    *("start_timeout", "savepoint_format", "drain", "rehearsal"),
-}
-_PROGRAM = {
-    *("jar", "plan", "image", "configuration", "entry_class", "arguments", "parallelism", "max_parallelism"),
-    *("backend", "allow_non_restored_state", "match", "backfill"),
-}
-_COMPONENT = "FlinkJobComponent"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
-
-
 def load_upgrade_request(path: str | Path) -> UpgradeRequest:
     """Read `JOB.yaml`; relative paths in it start at its directory.
 
@@ -275,113 +368,28 @@ def load_upgrade_request(path: str | Path) -> UpgradeRequest:
         UsageError: the file is not such a description; names the field.
     """
     with at(file=str(path)):
-        try:
-            content = parse_yaml(read_given_text(path, "the description of the job"))
-        except yaml.YAMLError as error:
-            raise UsageError(f"the description of the job is not YAML: {error}") from None
-        return replace(parse_upgrade_request(content, Path(path).absolute().parent), file=str(path))
+        content, is_component = read_description(path)
+        if is_component and isinstance(content, dict):
+            # Fields of the other assets of the job do not matter here.
+            content = {name: value for name, value in content.items() if name in list_names(JobFile)}
+        _refuse_templates(content)
+        return parse_upgrade_request(content, Path(path).absolute().parent, file=str(path))
 
 
-def parse_upgrade_request(content: object, directory: Path) -> UpgradeRequest:
+def parse_upgrade_request(content: object, directory: Path, **given: Any) -> UpgradeRequest:
     """Check the content of a `JOB.yaml`.
 
     Args:
         content: the parsed file.
         directory: at which relative paths start.
+        given: fields that the request has besides those of the file.
 
     Raises:
         UsageError: it is no description of an upgrade; names the field.
     """
-    body = _require_mapping(content, "the description of the job")
-    is_component = str(body.get("type", "")).endswith(_COMPONENT)
-    if is_component:
-        # Fields of the other assets of the job do not matter here.
-        body = {
-            name: value
-            for name, value in _require_mapping(body.get("attributes"), "attributes").items()
-            if name in _JOB
-        }
-    _refuse_unknown(body, _JOB, "the description of the job")
-    _refuse_templates(body)
-    name = _require_text(body, "name", "the description of the job")
-    if not _NAME.fullmatch(name):
-        raise UsageError(f"{name!r} is no name of a job: use letters, digits, `_`, `-` and `.`")
-    return UpgradeRequest(
-        name=name,
-        cluster=_require_mapping(body.get("cluster"), "cluster"),
-        directory=str(directory),
-        job=str(body.get("job") or name),
-        results=_resolve(directory, _require_text(body, "results", "the description of the job")),
-        settings=parse_settings(body.get("upgrade"), directory),
-        roots=_list_paths(body, "roots", directory),
-        path_mapping=_list_texts(body, "path_mapping"),
-        allow_roots=_list_paths(body, "allow_roots", directory),
-        declarations={
-            kind: _list_paths(body, kind, directory) if kind in _PATHS else _list_texts(body, kind) for kind in _KINDS
-        },
-        migrations=_find_path(body, "migrations", directory),
-        migrate_to=str(body.get("migrate_to") or HEAD),
-        target_release=_read_release(body.get("target_release", "2.2")),
-        new_job=_find_path(body, "new_job", directory),
-        job_classes=None if body.get("job_classes") is None else _list_paths(body, "job_classes", directory),
-    )
-
-
-_PATHS = ("classes", "protos", "thrifts", "plans")
-"""Declarations that are paths of files."""
-
-
-def parse_settings(content: object, directory: Path) -> UpgradeSettings:
-    """Check the entry `upgrade` of a job.
-
-    Raises:
-        UsageError: a field is unknown, missing or has another type.
-    """
-    body = _require_mapping(content, "upgrade")
-    _refuse_unknown(body, _UPGRADE, "upgrade")
-    automatic = _list_texts(body, "automatic") if "automatic" in body else (Need.COMPATIBLE, Need.MIGRATED)
-    for each in automatic:
-        if each not in tuple(Need):
-            raise UsageError(f"upgrade.automatic names {each!r}", hint=f"Choose from {', '.join(Need)}")
-    rehearsal = _require_mapping(body.get("rehearsal") or {}, "upgrade.rehearsal")
-    _refuse_unknown(rehearsal, ("cluster", "arguments"), "upgrade.rehearsal")
-    old, new = (_read_program(body.get(name), f"upgrade.{name}", directory) for name in ("old", "new"))
-    if bool(old.plan) is not bool(new.plan):
-        raise UsageError(
-            "one of upgrade.old and upgrade.new is a query, and the other is not",
-            hint="A query takes the state of a query: give the plan or script of both",
-        )
-    chosen = str(body.get("savepoint_format", "canonical")).upper()
-    if chosen not in tuple(SavepointFormat):
-        known = ", ".join(SavepointFormat).lower()
-        raise UsageError(f"upgrade.savepoint_format is {chosen.lower()!r}", hint=f"Choose from {known}")
-    return UpgradeSettings(
-        savepoints=_require_text(body, "savepoints", "upgrade"),
-        old=old,
-        new=new,
-        cluster=_require_mapping(body.get("cluster") or {}, "upgrade.cluster"),
-        automatic=tuple(Need(each) for each in automatic),
-        checkpoints=_read_number(body.get("checkpoints", 2), "upgrade.checkpoints"),
-        watch_seconds=_read_seconds(body, "watch", 600),
-        savepoint_seconds=_read_seconds(body, "savepoint_timeout", 600),
-        start_seconds=_read_seconds(body, "start_timeout", 120),
-        savepoint_format=SavepointFormat(chosen),
-        drain=_read_flag(body, "drain", "upgrade"),
-        rehearsal_cluster=_require_mapping(rehearsal.get("cluster") or {}, "upgrade.rehearsal.cluster"),
-        rehearsal_arguments=_list_texts(rehearsal, "arguments") if "arguments" in rehearsal else None,
-    )
-
-
-def resolve_programs(body: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Return the entry `upgrade` of a job with the paths of its programs resolved against a directory."""
-    resolved = dict(body)
-    for name in ("old", "new"):
-        program = body.get(name)
-        if isinstance(program, dict):
-            paths = {key: program[key] for key in ("jar", "plan") if isinstance(program.get(key), str)}
-            tables = {"backfill": _resolve_values(program, "backfill", directory)} if program.get("backfill") else {}
-            resolved[name] = {**program, **{key: _resolve(directory, path) for key, path in paths.items()}, **tables}
-    return resolved
+    found = JobFile.parse(content, "the description of the job", directory=directory)
+    fields = {**dict(found), "job": found.job or found.name, "directory": str(directory), **given}
+    return UpgradeRequest(**fields)
 
 
 def digest_file(path: str) -> str:
@@ -396,41 +404,6 @@ def digest_file(path: str) -> str:
 def fingerprint(content: object) -> str:
     """Return 16 hexadecimal digits that change with a value that JSON can hold."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _read_program(content: object, what: str, directory: Path) -> Program:
-    body = _require_mapping(content, what)
-    _refuse_unknown(body, _PROGRAM, what)
-    backend = body.get("backend")
-    if backend is not None and backend not in [str(each) for each in BACKENDS]:
-        raise UsageError(f"{what}.backend is {backend!r}", hint=f"Choose from {', '.join(BACKENDS)}")
-    numbers = {
-        name: None if body.get(name) is None else _read_number(body[name], f"{what}.{name}")
-        for name in ("parallelism", "max_parallelism")
-    }
-    plan = _find_path(body, "plan", directory) or ""
-    if plan and not plan.endswith(_QUERIES):
-        raise UsageError(
-            f"{what}.plan is {plan}", hint="It is the file of a compiled plan (.json) or of a script (.sql)"
-        )
-    given = [name for name in ("jar", "plan", "image") if body.get(name)]
-    if len(given) != 1:
-        found = f"names {' and '.join(given)}" if given else "names none"
-        raise UsageError(f"{what} {found}: a program is one of jar, plan and image")
-    configuration = _require_mapping(body.get("configuration") or {}, f"{what}.configuration")
-    return Program(
-        jar=_find_path(body, "jar", directory) or "",
-        plan=plan,
-        match={name: str(uid) for name, uid in _require_mapping(body.get("match") or {}, f"{what}.match").items()},
-        backfill=_resolve_values(body, "backfill", directory),
-        image=str(body.get("image") or ""),
-        configuration={name: str(value) for name, value in configuration.items()},
-        entry_class=str(body.get("entry_class") or ""),
-        arguments=_list_texts(body, "arguments"),
-        backend=backend,
-        allow_non_restored_state=_read_flag(body, "allow_non_restored_state", what),
-        **numbers,
-    )
 
 
 def _is_in_image(jar: str) -> bool:
@@ -448,84 +421,11 @@ def _digest_query(plan: str, what: str) -> str:
         raise UsageError(f"the query of the {what} program is not there", where=Where(file=plan)) from error
 
 
-def _resolve_values(body: Mapping[str, Any], name: str, directory: Path) -> dict[str, str]:
-    found = _require_mapping(body.get(name) or {}, name)
-    return {column: _resolve(directory, str(table)) for column, table in found.items()}
-
-
-def _require_mapping(content: object, what: str) -> dict[str, Any]:
-    if not isinstance(content, dict):
-        found = "missing" if content is None else f"not a mapping but a {type(content).__name__}"
-        raise UsageError(f"{what} is {found}", hint="docs/upgrading.md shows a whole file")
-    return {str(name): value for name, value in content.items()}
-
-
-def _refuse_unknown(body: Mapping[str, Any], known: Collection[str], what: str) -> None:
-    unknown = sorted(set(body) - set(known))
-    if unknown:
-        raise UsageError(
-            f"unknown entries {', '.join(unknown)} in {what}", hint=f"Known are {', '.join(sorted(known))}"
-        )
-
-
-def _refuse_templates(body: Mapping[str, Any]) -> None:
-    found = [name for name, value in body.items() if "{{" in json.dumps(value, default=str)]
+def _refuse_templates(content: object) -> None:
+    entries: dict[object, object] = content if isinstance(content, dict) else {}
+    found = [str(name) for name, value in entries.items() if "{{" in json.dumps(value, default=str)]
     if found:
         raise UsageError(
             f"{', '.join(found)} has a template, which only Dagster resolves",
             hint="Write the value itself, or run the Dagster job",
         )
-
-
-def _require_text(body: Mapping[str, Any], name: str, what: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{name} is missing in {what}" if value is None else f"{name} in {what} is not text")
-    return value
-
-
-def _list_texts(body: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = body.get(name) or ()
-    values = [value] if isinstance(value, str) else value
-    if not isinstance(values, list | tuple) or any(isinstance(each, dict | list) for each in values):
-        raise UsageError(f"{name} is not a list of texts")
-    return tuple(str(each) for each in values)
-
-
-def _list_paths(body: Mapping[str, Any], name: str, directory: Path) -> tuple[str, ...]:
-    return tuple(_resolve(directory, each) for each in _list_texts(body, name))
-
-
-def _find_path(body: Mapping[str, Any], name: str, directory: Path) -> str | None:
-    value = body.get(name)
-    return _resolve(directory, str(value)) if value else None
-
-
-def _resolve(directory: Path, path: str) -> str:
-    return path if ":/" in path or Path(path).is_absolute() else str(directory / path)
-
-
-def _read_number(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"{what} is {value!r}, not a positive number")
-    return value
-
-
-def _read_seconds(body: Mapping[str, Any], name: str, default: float) -> float:
-    if name not in body:
-        return default
-    return parse_duration(str(body[name]), f"upgrade.{name}").total_seconds()
-
-
-def _read_flag(body: Mapping[str, Any], name: str, what: str) -> bool:
-    value = body.get(name, False)
-    if not isinstance(value, bool):
-        raise UsageError(f"{name} in {what} is {value!r}, not true or false")
-    return value
-
-
-def _read_release(value: object) -> str:
-    if isinstance(value, float):
-        raise UsageError('target_release is a number, of which YAML drops zeros: write it in quotes, such as "1.20"')
-    parse_release(str(value))
-    return str(value)

@@ -253,7 +253,7 @@ class UpgradeRun:
 
     def _find_recovered(self, job: str) -> JobStatus | None:
         """The status of a job that a new leader of the cluster may not have yet; None if it does not come."""
-        deadline = self._clock() + self._settings.start_seconds
+        deadline = self._clock() + self._settings.start_timeout.total_seconds()
         while (status := self._find_status(self._old, job)) is None and self._clock() < deadline:
             self._sleep(POLL_SECONDS)
         return status
@@ -265,7 +265,8 @@ class UpgradeRun:
             UndecidedError: it takes too long, and the job may stop later.
         """
         job, trigger = self.record.old_job, self.record.make_id("stop", attempt)
-        deadline = self._clock() + self._settings.savepoint_seconds
+        timeout = self._settings.savepoint_timeout.total_seconds()
+        deadline = self._clock() + timeout
         while True:
             try:
                 progress = self._ask(lambda: self._old.poll_savepoint(job, trigger), f"job {job} stops")
@@ -275,8 +276,7 @@ class UpgradeRun:
                 return progress
             if self._clock() >= deadline:
                 raise UndecidedError(
-                    f"the savepoint is not completed after {self._settings.savepoint_seconds:g} s, and job {job} stops "
-                    "as soon as it is",
+                    f"the savepoint is not completed after {timeout:g} s, and job {job} stops as soon as it is",
                     hint="Run the upgrade again, which waits for it, or raise savepoint_timeout",
                 )
             self._sleep(POLL_SECONDS)
@@ -381,7 +381,7 @@ class UpgradeRun:
             cluster.start(submission)
         except ClusterError as error:
             failure = error
-        deadline = self._clock() + self._settings.start_seconds
+        deadline = self._clock() + self._settings.start_timeout.total_seconds()
         while self._find_status(cluster, job) is None:
             if failure is not None and not failure.is_in_doubt:
                 raise failure
@@ -392,7 +392,8 @@ class UpgradeRun:
     def _watch(self) -> None:
         job = self.new_job
         running: float | None = None
-        deadline = self._clock() + self._settings.watch_seconds
+        timeout = self._settings.watch.total_seconds()
+        deadline = self._clock() + timeout
         first_lag: int | None = None
         while True:
             status = self._find_status(self._new, job)
@@ -424,7 +425,7 @@ class UpgradeRun:
                 what = f"its lag grows from {first_lag} to {lag} records" if grows else f"it is {status}"
                 raise ClusterError(
                     f"job {job} of the new program has completed {completed} of "
-                    f"{self._settings.checkpoints} checkpoints after {self._settings.watch_seconds:g} s, and {what}"
+                    f"{self._settings.checkpoints} checkpoints after {timeout:g} s, and {what}"
                 )
             self._sleep(POLL_SECONDS)
 
@@ -502,7 +503,7 @@ class UpgradeRun:
 
     def _watch_return(self, job: str) -> str:
         """Wait until the old program runs and has completed a checkpoint; why it does not, else empty."""
-        deadline = self._clock() + self._settings.watch_seconds
+        deadline = self._clock() + self._settings.watch.total_seconds()
         while True:
             status = self._find_status(self._old, job)
             if status is JobStatus.FINISHED:
@@ -548,11 +549,12 @@ class UpgradeRun:
         Raises:
             UndecidedError: it does not.
         """
-        deadline = self._clock() + self._settings.start_seconds
+        timeout = self._settings.start_timeout.total_seconds()
+        deadline = self._clock() + timeout
         while (status := self._find_status(cluster, job)) is not None and not status.is_terminal:
             if self._clock() >= deadline:
                 raise UndecidedError(
-                    f"job {job} at {cluster.endpoint} is still {status} after {self._settings.start_seconds:g} s",
+                    f"job {job} at {cluster.endpoint} is still {status} after {timeout:g} s",
                     hint="Run the upgrade again, which continues it, or raise start_timeout",
                 )
             self._sleep(POLL_SECONDS)
@@ -577,7 +579,7 @@ class UpgradeRun:
             NotFoundError: it does not have the job.
             UndecidedError: it did not answer until the time of the watch was over.
         """
-        deadline = self._clock() + self._settings.watch_seconds
+        deadline = self._clock() + self._settings.watch.total_seconds()
         while True:
             try:
                 return call()
@@ -675,7 +677,7 @@ def connect_spare(request: UpgradeRequest) -> FlinkCluster | None:
     Raises:
         UsageError: a setting is wrong.
     """
-    settings = request.settings.rehearsal_cluster
+    settings = request.settings.rehearsal.cluster
     return connect(settings, Path(request.directory)) if settings else None
 
 

@@ -26,6 +26,7 @@ from state_pipelines.operations.migration.history import MigrationRequest
 from state_pipelines.operations.models import OperationModel, Option, Subjects, list_options, takes
 from state_pipelines.operations.requests import MODELS
 from state_pipelines.operations.rescale import OperatorRequest, RescaleRequest
+from state_pipelines.upgrades.upgrade_request import JobFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +150,7 @@ def test_the_reference_has_every_model() -> None:
     assert lacking == []
 
 
-@pytest.mark.parametrize("model", _MODELS)
+@pytest.mark.parametrize("model", [*_MODELS, JobFile])
 def test_every_field_is_described(model: type[OperationModel]) -> None:
     assert all(each.help for each in list_options(model))
     config = make_config(model).model_fields

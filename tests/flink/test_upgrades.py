@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -172,8 +171,8 @@ def test_a_job_moves_to_a_cluster_of_the_next_major_release(tmp_path: Path) -> N
         request = load_upgrade_request(
             describe(old, {"jar": str(jars[0])}, {"jar": str(jars[1])}, target_release=new.version.rpartition(".")[0])
         )
-        settings = replace(request.settings, cluster={"rest": new.url})
-        expect(upgrade(replace(request, settings=settings)), Result.UPGRADED)
+        settings = request.settings.model_copy(update={"cluster": {"rest": new.url}})
+        expect(upgrade(request.model_copy(update={"settings": settings})), Result.UPGRADED)
         assert not [each for each in clusters[0].list_jobs() if not each.status.is_terminal]
         started = find_running(clusters[1])
         assert "/savepoints/upgrade-" in clusters[1].read_checkpoints(started).restored_path

@@ -146,7 +146,7 @@ def test_a_script_is_started_as_text_where_it_is_the_old_query(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ({"plan": "a.json"}, {"jar": "b.jar"}, "one of upgrade.old and upgrade.new is a query"),
+        ({"plan": "a.json"}, {"jar": "b.jar"}, "upgrade: one of old and new is a query"),
         ({"plan": "a.json"}, {"plan": "b.txt"}, r"upgrade.new.plan is .*b.txt"),
         ({"plan": "a.json"}, {"plan": "b.json", "match": "a=b"}, "upgrade.new.match is not a mapping"),
     ],

@@ -31,7 +31,7 @@ def test_paths_start_at_the_file(tmp_path: Path) -> None:
     request = load(tmp_path, JOB)
     assert request.migrations == str(tmp_path / "migrations")
     assert request.results == "s3://bucket/results"
-    assert request.classes == (str(tmp_path / "orders-2.jar"),)
+    assert request.new_classes == (str(tmp_path / "orders-2.jar"),)
     assert request.job == "orders"
     assert request.settings.automatic == (Need.COMPATIBLE, Need.MIGRATED)
 
@@ -51,19 +51,29 @@ def test_the_file_of_a_job_of_dagster_is_read(tmp_path: Path) -> None:
         load(tmp_path, text.replace("s3://bucket/results", "\"{{ env('RESULTS') }}\""))
 
 
+def test_words_may_be_values_of_yaml_and_an_empty_text_is_left_out(tmp_path: Path) -> None:
+    text = JOB.replace("migrations: migrations", "migrations: ''\njob: ''\nmigrate_to:\nuids: [7]")
+    request = load(tmp_path, text.replace("arguments: [--topic, 7]", "arguments: [--idle, true]"))
+    assert (request.migrations, request.job, request.migrate_to) == (None, "orders", "head")
+    assert request.declarations["uids"] == ("7",)
+    assert request.settings.new.arguments == ("--idle", "True")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("name: orders", "names: orders", "unknown entries names in the description of the job"),
+        ("name: orders", "names: orders", "the description of the job does not know 'names'"),
         ("name: orders", "name: ../orders", "is no name of a job"),
-        ("results: s3://bucket/results", "", "results is missing"),
-        ("  savepoints: s3://bucket/savepoints", "", "savepoints is missing in upgrade"),
-        ("parallelism: 4", "parallelism: 0", "upgrade.new.parallelism is 0, not a positive number"),
+        ("results: s3://bucket/results", "", "the description of the job says no 'results'"),
+        ("  savepoints: s3://bucket/savepoints", "", "upgrade says no 'savepoints'"),
+        ("parallelism: 4", "parallelism: 0", "parallelism of upgrade.new is 0, not a number from 1 on"),
         ("{jar: orders-1.jar}", "{jar: a.jar, image: b}", "upgrade.old names jar and image"),
         ("{jar: orders-1.jar}", "{}", "upgrade.old names none"),
-        ("upgrade:", "upgrade:\n  automatic: [anything]", "upgrade.automatic names 'anything'"),
-        ("upgrade:", "upgrade:\n  savepoint_format: fast", "upgrade.savepoint_format is 'fast'"),
-        ("upgrade:", "target_release: 1.20\nupgrade:", "write it in quotes"),
+        ("upgrade:", "upgrade:\n  automatic: [anything]", r"upgrade\.automatic\[0\] is 'anything'"),
+        ("upgrade:", "upgrade:\n  savepoint_format: fast", "savepoint_format of upgrade is 'fast'"),
+        ("upgrade:", "target_release: 1.20\nupgrade:", "target_release is a number.* write it in quotes"),
+        ("upgrade:", "allow_python: true\nupgrade:", "does not know 'allow_python'"),
+        ("upgrade:", "upgrade:\n  watch: 20", "upgrade.watch: '?20'? is not a duration"),
     ],
 )
 def test_a_wrong_description_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -239,7 +239,9 @@ def _parse_number(value: object) -> object:
     return value
 
 
-_Duration = Annotated[timedelta, parsed(parse_duration)]
+Duration = Annotated[timedelta, parsed(parse_duration)]
+"""A duration, as `parse_duration` reads it."""
+
 _Number = Annotated[int, Field(ge=FOREVER), BeforeValidator(_parse_number)]
 _Text = Annotated[str, Field(min_length=1)]
 _Names = Annotated[
@@ -254,7 +256,7 @@ class KeepRule(_PolicyModel):
     last: _Number | None = None
     """The newest ones, or all."""
 
-    within: _Duration | None = None
+    within: Duration | None = None
     """Those younger than this."""
 
     hourly: _Number | None = None
@@ -358,10 +360,10 @@ class PolicyRule(_PolicyModel):
 class RetentionPolicy(_PolicyModel):
     """A policy; an empty one deletes no snapshots, only orphans."""
 
-    min_age: _Duration = MIN_AGE
+    min_age: Duration = MIN_AGE
     """Nothing younger is deleted."""
 
-    grace: _Duration = timedelta(0)
+    grace: Duration = timedelta(0)
     """Time between the two passes of a plan; zero for one pass."""
 
     num_retained: Annotated[int, Field(ge=1)] = 1
