@@ -9,14 +9,7 @@ connectors, the frames around their bytes, detection).
 from __future__ import annotations
 
 # Importing a connector registers it.
-from state_pipelines.connectors import (
-    base_sources,
-    cdc,
-    kafka,
-    list_state_sources,
-    message_queues,
-    sinks,
-)
+from state_pipelines.connectors import base_sources, cdc, kafka, list_state_sources, message_queues, sinks
 from state_pipelines.connectors.registry import (
     AmbiguousState,
     ConnectorState,

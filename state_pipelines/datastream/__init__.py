@@ -14,9 +14,7 @@ from state_pipelines.datastream.functions import BaseBroadcastProcessFunction as
 from state_pipelines.datastream.functions import BroadcastProcessFunction as BroadcastProcessFunction
 from state_pipelines.datastream.functions import BroadcastState as BroadcastState
 from state_pipelines.datastream.functions import Function as Function
-from state_pipelines.datastream.functions import (
-    KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction,
-)
+from state_pipelines.datastream.functions import KeyedBroadcastProcessFunction as KeyedBroadcastProcessFunction
 from state_pipelines.datastream.functions import KeyedCoProcessFunction as KeyedCoProcessFunction
 from state_pipelines.datastream.functions import KeyedProcessFunction as KeyedProcessFunction
 from state_pipelines.datastream.functions import KeyedStateStore as KeyedStateStore

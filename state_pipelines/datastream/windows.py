@@ -11,12 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from state_pipelines.datastream.functions import (
-    HIGHEST_WATERMARK,
-    Function,
-    ListStateDescriptor,
-    StateDescriptor,
-)
+from state_pipelines.datastream.functions import HIGHEST_WATERMARK, Function, ListStateDescriptor, StateDescriptor
 from state_pipelines.datastream.operators import KeyedOperator, find_key_function
 from state_pipelines.datastream.table_states import BackendKeyedStates
 from state_pipelines.datastream.type_information import Duration, Time, to_millis

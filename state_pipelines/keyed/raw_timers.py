@@ -39,13 +39,7 @@ from state_pipelines.errors import (
 from state_pipelines.keyed.header import KeyedHeader
 from state_pipelines.keyed.keyed_file import FileFormat, SectionFile, gather_key_groups
 from state_pipelines.keyed.record_layout import KeyedRecords
-from state_pipelines.keyed.sections import (
-    WINDOW,
-    Section,
-    group_sections,
-    read_sections,
-    select_sections,
-)
+from state_pipelines.keyed.sections import WINDOW, Section, group_sections, read_sections, select_sections
 from state_pipelines.serializers.build import timer
 from state_pipelines.serializers.registry import read_nested
 from state_pipelines.serializers.state_meta_info import TIMER_STATE, StateMetaInfo, priority_queue

@@ -33,11 +33,7 @@ from state_pipelines.errors import (
     at,
 )
 from state_pipelines.keyed.canonical import CanonicalFile
-from state_pipelines.keyed.changelog.reader import (
-    ChangelogFile,
-    find_key_serializer,
-    find_written_serializers,
-)
+from state_pipelines.keyed.changelog.reader import ChangelogFile, find_key_serializer, find_written_serializers
 from state_pipelines.keyed.hashing.value_hashes import find_key_group
 from state_pipelines.keyed.heap import check_first_section
 from state_pipelines.keyed.key_groups import compute_key_group_range, key_group_prefix_size

@@ -21,14 +21,7 @@ from zipfile import is_zipfile
 
 from state_pipelines.errors import FormatError, MissingFileError, StateError, UnsupportedError, UsageError, Where, at
 from state_pipelines.sql.compiled_plans import MOST_PLAN, Plan, load_plan, read_plan
-from state_pipelines.sql.scripts import (
-    Script,
-    Statement,
-    find_options,
-    find_table_name,
-    parse_script,
-    replace_options,
-)
+from state_pipelines.sql.scripts import Script, Statement, find_options, find_table_name, parse_script, replace_options
 from state_pipelines.storage import read_file, resolve
 from state_pipelines.storage.locations import is_local
 

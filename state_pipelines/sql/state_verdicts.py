@@ -5,25 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from state_pipelines.sql.column_verdicts import (
-    StatePair,
-    compare_rows,
-    describe_end,
-    find_shorter_window,
-    retracts,
-)
+from state_pipelines.sql.column_verdicts import StatePair, compare_rows, describe_end, find_shorter_window, retracts
 from state_pipelines.sql.compiled_plans import list_mappings
 from state_pipelines.sql.conversions import Derivation
 from state_pipelines.sql.derivations import is_unfiltered
 from state_pipelines.sql.matching import JOINS, NodeSignature, find_join_spec
-from state_pipelines.sql.verdict import (
-    ColumnVerdict,
-    FirstRows,
-    SortColumn,
-    StateVerdict,
-    Verdict,
-    find_worst,
-)
+from state_pipelines.sql.verdict import ColumnVerdict, FirstRows, SortColumn, StateVerdict, Verdict, find_worst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -21,12 +21,7 @@ from state_pipelines.upgrades.state_changes import (
     stage_plan,
     write_change,
 )
-from state_pipelines.upgrades.upgrade_plan import (
-    check_clusters,
-    check_job,
-    predict_down_time,
-    take_savepoint,
-)
+from state_pipelines.upgrades.upgrade_plan import check_clusters, check_job, predict_down_time, take_savepoint
 from state_pipelines.upgrades.upgrade_records import find_records
 from state_pipelines.upgrades.upgrade_request import UpgradeRequest, load_upgrade_request
 from state_pipelines.upgrades.upgrade_run import connect_clusters, connect_spare, describe_failure

@@ -14,14 +14,7 @@ from state_pipelines.operations.auditing.audits import (
     run_drill,
 )
 from state_pipelines.operations.auditing.file_checks import Listings
-from state_pipelines.operations.auditing.report import (
-    AuditReport,
-    AuditTotals,
-    Depth,
-    Finding,
-    Property,
-    Severity,
-)
+from state_pipelines.operations.auditing.report import AuditReport, AuditTotals, Depth, Finding, Property, Severity
 
 __all__ = [
     "AuditReport",

@@ -18,13 +18,7 @@ from state_pipelines.operations.check.class_checks import find_unknown_classes, 
 from state_pipelines.operations.jobs.flink_config import StateBackend
 from state_pipelines.operations.jobs.job_state import JobOperator, JobState, StateGroup, Subject
 from state_pipelines.operations.jobs.type_extraction import TypeExtraction, UnresolvedType
-from state_pipelines.serializers.compatibility import (
-    Compatibility,
-    Outcome,
-    combine,
-    resolve,
-    wrap_ttl_aware,
-)
+from state_pipelines.serializers.compatibility import Compatibility, Outcome, combine, resolve, wrap_ttl_aware
 from state_pipelines.serializers.compatibility.objects import find_kryo, know_fields, refuse_other_kryo
 from state_pipelines.serializers.compatibility.rules import (
     find_exchangeable_columns,
