@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from state_pipelines.binary.data_views import Reader
 from state_pipelines.errors import (
@@ -31,7 +31,6 @@ from state_pipelines.errors import (
     ValueRangeError,
     Where,
 )
-from state_pipelines.metadata.checkpoint import CheckpointMetadata, OperatorState, SubtaskState
 from state_pipelines.metadata.handles import (
     ByteStreamStateHandle,
     ChangelogStateBackendHandle,
@@ -72,6 +71,8 @@ from state_pipelines.storage.uploads import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    from state_pipelines.metadata.checkpoint import CheckpointMetadata, OperatorState, SubtaskState
 
 COPY_SIZE = 8 << 20
 """Buffer size for copying a stream."""
@@ -886,34 +887,19 @@ def _replace_in_operator(operator: OperatorState, replacement: Replacement) -> O
 
 
 def _replace_in_subtask(operator: OperatorState, subtask: SubtaskState, replacement: Replacement) -> SubtaskState:
-    def visit(category: StateCategory) -> _Visit:
-        return _Visit.of(replacement, operator, subtask.index, category)
-
-    new = SubtaskState(
-        subtask.index,
-        subtask.finished,
-        _replace_in_operator_handle(subtask.managed_operator_state, visit(StateCategory.MANAGED_OPERATOR)),
-        _replace_in_operator_handle(subtask.raw_operator_state, visit(StateCategory.RAW_OPERATOR)),
-        _replace_in_optional_keyed_handle(subtask.managed_keyed_state, visit(StateCategory.MANAGED_KEYED)),
-        _replace_in_optional_keyed_handle(subtask.raw_keyed_state, visit(StateCategory.RAW_KEYED)),
-        _replace_in_channels(subtask.input_channel_state, visit(StateCategory.INPUT_CHANNEL)),
-        _replace_in_channels(subtask.result_subpartition_state, visit(StateCategory.RESULT_SUBPARTITION)),
-        subtask.reference_checkpoint_id,
-    )
-    unchanged = (
-        new.managed_operator_state is subtask.managed_operator_state
-        and new.raw_operator_state is subtask.raw_operator_state
-        and new.managed_keyed_state is subtask.managed_keyed_state
-        and new.raw_keyed_state is subtask.raw_keyed_state
-        and _same(new.input_channel_state, subtask.input_channel_state)
-        and _same(new.result_subpartition_state, subtask.result_subpartition_state)
-    )
-    return subtask if unchanged else new
+    changed: dict[str, Any] = {}
+    for name, category, replace_in in _HANDLES_OF_SUBTASK:
+        handle = getattr(subtask, name)
+        # Most subtasks have one or two kinds of state, and metadata may have millions of subtasks.
+        if handle is None or handle == ():
+            continue
+        new = replace_in(handle, _Visit.of(replacement, operator, subtask.index, category))
+        if new is not handle:
+            changed[name] = new
+    return replace(subtask, **changed) if changed else subtask
 
 
-def _replace_in_operator_handle(handle: OperatorStateHandle | None, visit: _Visit) -> OperatorStateHandle | None:
-    if handle is None:
-        return None
+def _replace_in_operator_handle(handle: OperatorStateHandle, visit: _Visit) -> OperatorStateHandle:
     delegate = visit.stream(handle.delegate)
     if delegate is handle.delegate:
         return handle
@@ -922,10 +908,6 @@ def _replace_in_operator_handle(handle: OperatorStateHandle | None, visit: _Visi
     ):
         return replace(handle, delegate=delegate)
     return OperatorStreamStateHandle(handle.states, delegate)
-
-
-def _replace_in_optional_keyed_handle(handle: KeyedStateHandle | None, visit: _Visit) -> KeyedStateHandle | None:
-    return None if handle is None else _replace_in_keyed_handle(handle, visit)
 
 
 def _replace_in_keyed_handle(handle: KeyedStateHandle, visit: _Visit) -> KeyedStateHandle:
@@ -970,8 +952,21 @@ def _replace_in_channels(
     handles: tuple[ChannelStateHandle | MergedChannelStateHandle, ...], visit: _Visit
 ) -> tuple[ChannelStateHandle | MergedChannelStateHandle, ...]:
     delegates = tuple(visit.stream(handle.delegate) for handle in handles)
+    if all(new is old.delegate for old, new in zip(handles, delegates, strict=True)):
+        return handles
     pairs = zip(handles, delegates, strict=True)
     return tuple(old if new is old.delegate else replace(old, delegate=new) for old, new in pairs)
+
+
+_HANDLES_OF_SUBTASK: tuple[tuple[str, StateCategory, Callable[[Any, _Visit], Any]], ...] = (
+    ("managed_operator_state", StateCategory.MANAGED_OPERATOR, _replace_in_operator_handle),
+    ("raw_operator_state", StateCategory.RAW_OPERATOR, _replace_in_operator_handle),
+    ("managed_keyed_state", StateCategory.MANAGED_KEYED, _replace_in_keyed_handle),
+    ("raw_keyed_state", StateCategory.RAW_KEYED, _replace_in_keyed_handle),
+    ("input_channel_state", StateCategory.INPUT_CHANNEL, _replace_in_channels),
+    ("result_subpartition_state", StateCategory.RESULT_SUBPARTITION, _replace_in_channels),
+)
+"""Handles of a `SubtaskState`, in the order of `list_references`: field, category, and the walk over its streams."""
 
 
 def _same(new: tuple[object, ...], old: tuple[object, ...]) -> bool:
