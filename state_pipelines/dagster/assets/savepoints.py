@@ -12,6 +12,7 @@ migrated savepoint with their types and the columns of the old snapshot that the
 # Without the import of `annotations`: Dagster compares the annotations of functions themselves, not their text.
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
@@ -188,7 +189,7 @@ def show_proof(proof: ProofReport | None) -> dg.MarkdownMetadataValue:
     return dg.MetadataValue.md("" if proof is None else proof.to_markdown())
 
 
-class SavepointMaker(Generic[_Config]):
+class SavepointMaker(ABC, Generic[_Config]):
     """A way to write a savepoint, from which its asset and its op are built.
 
     A subclass overrides `write`, and whatever differs from other savepoints; its docstring describes the asset.
@@ -217,6 +218,7 @@ class SavepointMaker(Generic[_Config]):
     is_always_written: ClassVar[bool] = True
     checks: ClassVar[Mapping[str, str]]
 
+    @abstractmethod
     def write(self, run: SavepointRun[_Config]) -> WrittenSavepoint | None:
         """Write and prove the savepoint; None if there is nothing to write.
 
@@ -224,7 +226,6 @@ class SavepointMaker(Generic[_Config]):
             ProofError: the proof failed, and there is no new savepoint.
             UsageError: the configuration does not fit the snapshot or the job.
         """
-        raise NotImplementedError
 
     def applies(self, job: FlinkJob) -> bool:
         """Return whether a job has the asset."""
