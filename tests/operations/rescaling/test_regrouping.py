@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.keyed.canonical import CanonicalFile
     from state_pipelines.keyed.header import KeyedHeader
-    from state_pipelines.keyed.keyed_file import KeyedFile
+    from state_pipelines.keyed.keyed_file import KeyedFile, RecordContext
     from state_pipelines.keyed.record_layout import KeyedRecords
     from state_pipelines.operations.rescale.snapshot_merge import StatePairs
     from state_pipelines.operations.write.keyed_rewrite import WrittenFile
@@ -395,6 +395,10 @@ class Forgetful:
     @property
     def name(self) -> str:
         return self.file.name
+
+    @property
+    def context(self) -> RecordContext:
+        return self.file.context
 
     def scan(self, *arguments: object) -> object:
         return self.file.scan(*arguments)  # type: ignore[arg-type]
