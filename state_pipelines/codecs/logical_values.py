@@ -412,7 +412,9 @@ def dense_offsets(array: pa.Array) -> pa.Array:
 def _require_all_of_time(array: pa.Array, cast: pa.Array, path: str) -> None:
     """Refuse timestamps of which Arrow took the date and left the time of day; a time of day has no way back."""
     if not cast.cast(array.type).equals(array):
-        raise ValueRangeError(f"a value of {array.type} is more than {cast.type}", where=Where(path=path))
+        raise ValueRangeError(
+            f"a value of {array.type} has a time of day, which {cast.type} does not hold", where=Where(path=path)
+        )
 
 
 def _loses(array: pa.Array, cast: pa.Array) -> bool:

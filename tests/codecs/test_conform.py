@@ -66,7 +66,7 @@ def test_lists_without_entries_of_a_map_are_refused(array: pa.Array, message: st
 def test_a_timestamp_is_a_date_only_at_midnight() -> None:
     times = pa.array([0, None, 86_400_000_000], pa.timestamp("us"))
     assert conform(times, pa.date32()).cast(pa.int32()).to_pylist() == [0, None, 1]
-    with pytest.raises(ValueRangeError, match=r"a value of timestamp\[us\] is more than date32\[day\] \[at value\]"):
+    with pytest.raises(ValueRangeError, match=r"a value of timestamp\[us\] has a time of day, which .* \[at value\]"):
         conform(pa.array([1], pa.timestamp("us")), pa.date32())
 
 
