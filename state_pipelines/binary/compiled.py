@@ -58,10 +58,10 @@ class KernelFiles:
         self._locks: dict[Path, int] = {}
 
     def flush(self) -> None:
-        """Nothing: there is no index; a file of other sources counts as absent, and is replaced."""
+        """Do nothing: there is no index; a file of other sources counts as absent, and is replaced."""
 
     def save(self, key: Any, data: Any) -> None:
-        """Keep what was compiled for `key`; the file appears whole or not at all."""
+        """Save the machine code for `key`; the file appears whole or not at all."""
         from numba.core.serialize import dumps  # takes a second
 
         target = self.locate(key)
@@ -76,7 +76,7 @@ class KernelFiles:
             self._unlock(target)
 
     def load(self, key: Any) -> Any:
-        """Machine code for `key` of the same sources by the same Numba; None where there is nothing.
+        """Return the machine code for `key` from the same sources and the same Numba; None if there is none.
 
         After None the caller compiles, and saves. Processes that start together need the same functions: one compiles
         each, the others wait for it.
@@ -104,7 +104,7 @@ class KernelFiles:
     def _lock(self, target: Path) -> bool:
         """Become the one process that compiles `target`, or wait for it; False where files cannot be locked.
 
-        A lock of POSIX belongs to the process, so that one that is forked meanwhile does not keep it.
+        POSIX locks belong to a process, so a child that is forked meanwhile does not keep the lock.
         """
         if target in self._locks:
             return True
@@ -138,7 +138,7 @@ class KernelFiles:
 
 
 def keep_compiled(kernel: Any, sources: Iterable[str]) -> None:
-    """Keep what `kernel` is compiled to for as long as its sources stay as they are.
+    """Cache the machine code of `kernel` on disk until one of its sources changes.
 
     Args:
         kernel: what `numba.njit(cache=True)` returns.

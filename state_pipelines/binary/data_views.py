@@ -152,7 +152,7 @@ class Reader:
         where = Where(file=self.name, offset=self.position if offset is None else offset)
         return FormatError(what, where=where, hint=hint)
 
-    # `u8`, `u16`, `i32`, `i64` and `take`, of which most of reading consists, do as `_advance` does without a call.
+    # `u8`, `u16`, `i32`, `i64` and `take` are called most often, so they repeat the code of `_advance`.
     def _advance(self, size: int) -> int:
         start = self.position
         if size < 0:

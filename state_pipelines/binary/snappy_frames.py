@@ -96,9 +96,9 @@ def decompress(data: bytes | memoryview, start: int = 0, end: int | None = None,
 
 
 def decompress_into(data: bytes | memoryview, start: int, end: int, target: memoryview) -> bool:
-    """Write the data of the chunks in `data[start:end]` into `target`; whether they are sound and fill it.
+    """Write the data of the chunks in `data[start:end]` into `target`; return whether they are valid and fill it.
 
-    All chunks at once take half of the time of chunk by chunk.
+    Decoding all chunks at once takes half of the time of decoding them one by one.
     """
     framed = memoryview(data)[start:end]
     if framed[: len(STREAM_ID)] != STREAM_ID:

@@ -69,9 +69,9 @@ class ArrayBuilder(ABC):
         """Make an array of `type` with the nulls of `main`.
 
         Args:
-            columns: after decoding.
-            buffers: those of the type after the bitmap of nulls.
-            children: of a nested type.
+            columns: the kernel columns, filled by decoding.
+            buffers: the Arrow buffers of `type` that follow the validity bitmap.
+            children: the child arrays of a nested type.
         """
         nulls = logical_values.bitmap(columns.valid(self.main))
         held = [nulls, *map(pa.py_buffer, buffers)]
@@ -290,7 +290,7 @@ class ConstantBuilder(ArrayBuilder):
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        # Always null; after a null flag the flag decides.
+        # Every value is null. Where a null flag precedes them, the kernel needs the validity to write it.
         if self.empty or columns.kinds[self.main].nullable:
             columns.set_validity(self.main, array)
         else:
@@ -596,7 +596,7 @@ class DecimalBuilder(ArrayBuilder):
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        # A row of two longs is a value of 16 bytes.
+        # Arrow stores a decimal as two i64, the lower half first; precisions up to 18 need only that half.
         values = _view_values(array, np.int64, 2).reshape(-1, 2)
         columns.set_fixed(self.main, values[:, 0] if self.width == 8 else values.view("V16").ravel(), array)
 
@@ -663,7 +663,7 @@ def timestamp_type(precision: int, zone: str | None) -> pa.DataType:
 
 @dataclass(frozen=True)
 class SameBitsBuilder(ArrayBuilder):
-    """A number whose bits are those of the Arrow type: days of a date, milliseconds of an interval."""
+    """A number that Arrow stores with the same bits: days of a date, milliseconds of an interval."""
 
     of: pa.DataType
 

@@ -85,7 +85,7 @@ class AvroMap:
 
 @dataclass(frozen=True)
 class AvroBranch:
-    """A value of a union whose branch does not follow from the value (an int in the branch for long)."""
+    """A value of a union with its branch, where `find_branch` would choose another (an int in the branch for long)."""
 
     index: int
     value: object
@@ -130,7 +130,7 @@ def write_avro(writer: Writer, schema: AvroSchema, value: object) -> None:
 
 
 class _ValueReader:
-    """Reads one value; arrays of empty items and records of empty fields take no bytes, so that all values count."""
+    """Reads one value and counts all nested ones: an array of millions of empty items takes only a few bytes."""
 
     def __init__(self, reader: Reader, schema: AvroSchema) -> None:
         self.reader = reader
@@ -467,10 +467,10 @@ class AvroResolution:
     reader: AvroSchema
 
     def convert(self, value: Any) -> Any:
-        """A value of the old schema as one of the new schema.
+        """Convert a value of the old schema to the new schema.
 
         Raises:
-            ValueRangeError: the new schema cannot store it, such as a constant of an enum that is gone.
+            ValueRangeError: the new schema cannot store it, such as an enum constant that was removed.
         """
         return self._convert(self.writer.root, self.reader.root, value)
 
@@ -519,7 +519,7 @@ class AvroResolution:
         return AvroRecord(str(after["name"]), tuple(fields))
 
     def _find_branch(self, before: Any, branches: list[object]) -> int:
-        """The first branch of the same type, else the first one that the type is promoted to."""
+        """Return the index of the first branch of the same type, else of the first that Avro promotes the type to."""
         kind = _kind(before)
         found = [_look_up(self.reader, branch) for branch in branches]
         for index, branch in enumerate(found):
@@ -532,7 +532,7 @@ class AvroResolution:
 
 
 def make_resolution(old_schema: str, new_schema: str) -> AvroResolution:
-    """The resolution between two schemas, as JSON.
+    """Make the resolution between two schemas, both given as JSON.
 
     Raises:
         FormatError: one is not an Avro schema.
@@ -557,7 +557,7 @@ def _convert_enum(after: Any, value: AvroEnum) -> AvroEnum:
 
 
 def _make_default(schema: AvroSchema, reference: object, default: Any) -> Any:
-    """The value of a default, which JSON has by the first branch of a union."""
+    """Convert a default from its JSON; the default of a union is a value of its first branch."""
     node: Any = _look_up(schema, reference)
     if isinstance(node, list):
         value = _make_default(schema, node[0], default)
@@ -577,7 +577,7 @@ def _make_default(schema: AvroSchema, reference: object, default: Any) -> Any:
         case "array":
             return [_make_default(schema, node["items"], each) for each in default]
         case "bytes" | "fixed":
-            # Code points up to 255 stand for bytes.
+            # Avro writes a default of bytes as text: each code point, up to 255, is a byte.
             return default.encode("latin-1")
         case "float" | "double":
             return float(default)

@@ -66,7 +66,7 @@ class VarDecimal(Layout):
 
 @dataclass(frozen=True)
 class Counted(Layout):
-    """`IterableLikeCoder`: an i32 count and the elements, or -1 and blocks of a `VarInt` count, up to an empty one."""
+    """`IterableLikeCoder`: an i32 count and elements; or -1 and blocks, up to an empty one (`VarInt` counts)."""
 
     element: Layout
 
@@ -80,12 +80,12 @@ class VarTagged(Layout):
 
 @dataclass(frozen=True)
 class IntervalWindow(Layout):
-    """`IntervalWindowCoder`: its end, then its length; the value has `start` and `end` in epoch milliseconds."""
+    """`IntervalWindowCoder`: end of the window, then length; the value has `start` and `end` in epoch milliseconds."""
 
 
 @dataclass(frozen=True)
 class Pane(Layout):
-    """`PaneInfoCoder`: a byte of flags, then no, one or two indices."""
+    """`PaneInfoCoder`: a byte of flags, then zero, one or two indices."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def derive_coder(coder: Coder, derive: Callable[[tree.Serializer], Layout] = lay
     if coder.class_name == f"{_CODERS}SerializableCoder":
         return derive(basic(BasicKind.JAVA_OBJECT))
     if coder.is_key_bytes and coder.components:
-        # A key coder that the state beside the keys names (`keyed.header`).
+        # `keyed.header` found the coder inside of the key bytes in the serializers of the states.
         return VarFramed(_inside(coder, KEY_CODER, derive))
     simple = SIMPLE_CODERS.get(coder.class_name)
     if simple is not None:
@@ -260,7 +260,7 @@ class BlockList(list[Value]):
     """Elements of an iterable of unknown size, which were written in blocks.
 
     Attributes:
-        blocks: the number of elements of each.
+        blocks: number of elements in each block.
     """
 
     def __init__(self, items: list[Value], blocks: tuple[int, ...]) -> None:
@@ -272,7 +272,7 @@ def read_var_number(reader: Reader, bits: int = 64) -> int:
     """Read a number as 7-bit groups, low group first (`VarInt.decodeLong`, `VarInt.decodeInt`).
 
     Raises:
-        FormatError: it has more bits than that.
+        FormatError: the number has more than `bits` bits.
     """
     start, value, shift = reader.position, 0, 0
     while True:
@@ -292,7 +292,7 @@ def write_var_number(writer: Writer, value: int, bits: int = 64) -> None:
     """Write what `read_var_number` reads.
 
     Raises:
-        ValueRangeError: the number has more bits than that.
+        ValueRangeError: the number has more than `bits` bits.
     """
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise ValueRangeError(f"{value} does not fit in {bits} bits")
@@ -467,7 +467,8 @@ def _(layout: Pane, reader: Reader, tail: bool) -> Value:
     if indices > 2:
         raise reader.error(f"{flags:#04x} is no pane of Beam", start)
     timing = _TIMINGS[flags >> 2 & 3]
-    # Without indices they are 0; that of the panes on time is -1 for early panes, and equal unless stored.
+    # Without stored indices both are 0. An on-time index that is not stored is -1 for an early pane, else the
+    # # same as the index.
     index = read_var_number(reader) if indices else 0
     on_time = read_var_number(reader) if indices == 2 else -1 if timing == "EARLY" and indices else index
     return {

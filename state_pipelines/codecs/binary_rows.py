@@ -82,7 +82,7 @@ def read_row(data: bytes, types: Sequence[LogicalType], name: str | None = None)
 
     Raises:
         FormatError: an offset is outside the row, or the bytes are not a row.
-        UnsupportedError: a field of a type whose binary form is not known.
+        UnsupportedError: a field has a type whose binary format is not known.
     """
     return _Block(data, name, 0).row(types)
 
@@ -132,13 +132,13 @@ class _Block:
         return self.data[start : start + size]
 
     def claim(self, offset: int, size: int) -> None:
-        """Count variable-length data, which Flink appends one after the other, so that they cannot exceed the block."""
+        """Count variable-length data. Flink writes them one after the other, so their sum cannot exceed the block."""
         self.left -= size
         if self.left < 0:
             raise self.error(f"variable-length data of a block of {len(self.data)} bytes overlap", offset)
 
     def inline_or_variable(self, offset: int) -> bytes:
-        """Return variable-length data, of which up to 7 bytes are stored in the slot itself, marked by its top bit."""
+        """Return variable-length data; up to 7 bytes are stored in the slot itself, which then has its top bit set."""
         self.check(offset, 8)
         mark = self.data[offset + 7]
         if mark < 0x80:
@@ -362,7 +362,7 @@ def _put_timestamp(block: bytearray, offset: int, of: LogicalType, value: Timest
 
 
 def null_bits(fields: int) -> int:
-    """Return the bytes of the bit set of a row, the row kind included."""
+    """Return the size in bytes of the null bit set of a row, which includes the row kind."""
     return (8 + fields + 63) // 64 * 8
 
 
@@ -373,7 +373,7 @@ def find_variable(block: bytes, fields: int, index: int) -> tuple[int, int]:
 
 
 def element_width(of: LogicalType) -> int:
-    """Return the bytes of an element in an array."""
+    """Return the size in bytes of one array element."""
     if of.root == "DISTINCT_TYPE" and of.children:
         return element_width(of.children[0])
     code = _NUMBERS.get(of.root)

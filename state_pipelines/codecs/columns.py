@@ -165,12 +165,12 @@ def _wrap_unknown(found: Surrogate) -> Surrogate:
             raise UnsupportedError(value.reason)
         return found.read(value)
 
-    # An own null flag: these values may be null even where the layout around them has no nulls.
+    # The surrogate has its own null flag: these values may be null even where the layout around them has no nulls.
     return Surrogate(lay.Optional(found.layout), read, found.write)
 
 
 def nullable(change: Change) -> Change:
-    """`change`, with None for None."""
+    """Return `change`, extended to convert None to None."""
     return lambda value: None if value is None else change(value)
 
 
@@ -230,7 +230,10 @@ def _find_cases(layout: lay.Tagged) -> Surrogate | None:
 
 
 def _find_pojo(layout: lay.PojoObject) -> Surrogate | None:
-    """Return every class of its own; a subclass that is no POJO becomes one with a single field, its short name."""
+    """Return the surrogate of a POJO, in which each class has its own conversion.
+
+    A subclass whose data are not those of a POJO becomes a POJO with one field, named after the class.
+    """
     own = _find_fields(lay.Struct(layout.fields), layout.fields)
     others = [find_surrogate(variant.layout) for variant in layout.variants]
     if own is None and not any(others):
@@ -298,10 +301,10 @@ class Decoded:
 
 
 class ColumnCodec(ABC):
-    """The way between the records of one layout and Arrow arrays.
+    """Conversion between records of one layout and Arrow arrays.
 
     Attributes:
-        may_fail: records that cannot be decoded are nothing unusual, so that callers had better be lenient.
+        may_fail: records that cannot be decoded are to be expected, so callers should set `lenient`.
     """
 
     may_fail: bool
@@ -379,7 +382,7 @@ def column_type(layout: lay.Layout) -> pa.DataType:
 
 @dataclass(frozen=True, eq=False)
 class KernelCodec(ColumnCodec):
-    """Columns that the kernels make."""
+    """Codec of layouts that the kernels run themselves."""
 
     program: LayoutProgram
     may_fail: bool = field(default=False, init=False)
@@ -432,7 +435,7 @@ class KernelCodec(ColumnCodec):
 
 @dataclass(frozen=True, eq=False)
 class ScalarColumns(ColumnCodec):
-    """Columns that the scalar codec makes, by way of the bytes of another layout, which the kernels run.
+    """Codec that converts records with the scalar codec to a surrogate layout, which the kernels run.
 
     Attributes:
         layout: of the records.
@@ -531,11 +534,11 @@ class ScalarColumns(ColumnCodec):
 
 @dataclass(frozen=True, eq=False)
 class RunColumns(ColumnCodec):
-    """Columns of lists that are stored in several arrays each (`layout.Runs`).
+    """Codec of lists, each of which is stored as several byte arrays (`layout.Runs`).
 
     Attributes:
-        stored: of the arrays, as lists of lists.
-        written: of lists with an array per element.
+        stored: codec of the stored arrays; its values are lists of lists.
+        written: codec of lists that have one array per element.
     """
 
     stored: ColumnCodec
@@ -574,7 +577,7 @@ class RunColumns(ColumnCodec):
         return self.written.encode(array)
 
     def _join(self, array: pa.Array) -> pa.Array:
-        """Lists of arrays as lists of their elements."""
+        """Convert lists of arrays to lists of their elements."""
         offsets, arrays = dense_offsets(array).to_numpy(), array.flatten()
         runs = arrays if pa.types.is_list(arrays.type) else arrays.field("value")
         stops = dense_offsets(runs).to_numpy()
@@ -588,12 +591,12 @@ class RunColumns(ColumnCodec):
 
 
 def explain(error: StateError) -> str:
-    """Return an error as the reason of a row."""
+    """Return the text of an error, as the reason why a row failed."""
     return f"{error.what}. {error.hint}" if error.hint else error.what
 
 
 def walk_layout(layout: lay.Layout) -> Iterator[lay.Layout]:
-    """Yield the layout and all inside it."""
+    """Yield the layout and all layouts nested in it."""
     yield layout
     for child in _children(layout):
         yield from walk_layout(child)
@@ -624,7 +627,7 @@ def _children(layout: lay.Layout) -> list[lay.Layout]:
 
 
 def is_known(layout: lay.Dynamic) -> bool:
-    """Return whether something here reads the values."""
+    """Return whether this package can decode the values."""
     try:
         _require_known(layout)
     except UnsupportedError:
@@ -633,7 +636,10 @@ def is_known(layout: lay.Dynamic) -> bool:
 
 
 def _require_known(layout: lay.Dynamic) -> None:
-    """Raise unless something here reads the values: those whose code is not in the snapshot fail without any bytes."""
+    """Raise UnsupportedError unless this package can decode the values.
+
+    It tries to read no bytes at all: a known format fails because bytes are missing, an unknown one before that.
+    """
     try:
         read_value(layout, Reader(b""), tail=False)
     except FormatError:
@@ -685,7 +691,7 @@ def has_opaque(layout: lay.Layout) -> bool:
 
 
 def find_fields(layout: lay.Layout) -> dict[str, lay.Layout]:
-    """Return the layouts of the fields of a value, by column; none when it has no fields."""
+    """Return the layout of each field of a value, by column name; empty when it has no fields."""
     match layout:
         case lay.Optional(inner=inner) | lay.Marked(inner=inner):
             return find_fields(inner)
@@ -705,7 +711,7 @@ def reinterpret(array: pa.Array, source: lay.Layout, target: lay.Layout) -> pa.A
     Args:
         array: the values, in the type of `source`; null stays null.
         source: their layout.
-        target: the same layout, except for which nested values are kept as bytes.
+        target: a layout that differs from `source` only in which nested values are kept as bytes.
 
     Raises:
         UnsupportedError: a value cannot be decoded or written.

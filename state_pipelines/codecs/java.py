@@ -103,10 +103,10 @@ class ExpansionBudget:
 
 
 class TreeSizes:
-    """Sizes of objects when each reference is a copy; every object is visited once.
+    """Sizes of objects in which a shared object counts at each reference to it; every object is visited once.
 
     Args:
-        inspect: returns the number of values of an object without those of the objects inside, and these objects.
+        inspect: returns the number of values of an object, nested objects excluded, and the nested objects.
         most_levels: maximum depth. Objects that contain themselves are deeper.
         what: the value, for the error.
     """
@@ -115,7 +115,7 @@ class TreeSizes:
         self._inspect = inspect
         self._most_levels = most_levels
         self._what = what
-        # Keeps the objects as well, so that no other one gets the id of one of them.
+        # Keeps the objects alive as well: Python could give the id of a freed object to another one.
         self._known: dict[int, tuple[int, int, Any]] = {}
 
     def measure(self, value: Any, depth: int = 0) -> int:
@@ -165,7 +165,7 @@ def read_number(reader: Reader, size: int) -> int:
 
 
 def twos_complement(value: int) -> bytes:
-    """Return the shortest big-endian form (`BigInteger.toByteArray`)."""
+    """Return the shortest big-endian two's complement (`BigInteger.toByteArray`)."""
     return value.to_bytes((value + (value < 0)).bit_length() // 8 + 1, "big", signed=True)
 
 
@@ -430,7 +430,7 @@ class MessageValue:
 
 @dataclass(frozen=True)
 class BackReference:
-    """A mention of an object that encloses it; `index` counts the objects of the graph from 0."""
+    """A reference to an object that encloses it; `index` counts the objects of the graph from 0."""
 
     index: int
 
@@ -442,7 +442,7 @@ class Undecoded:
     Attributes:
         class_name: class of the value, as far as known.
         raw: all bytes of the value.
-        reason: why not, and the way out.
+        reason: why they could not be decoded, and what to do.
     """
 
     class_name: str
@@ -493,19 +493,19 @@ def read_java_object(reader: Reader) -> JavaContent:
 
 
 def make_sizes() -> TreeSizes:
-    """Make the sizes of the contents of one stream as `java_value` converts them."""
+    """Make the `TreeSizes` of the contents of one stream, counted as `java_value` converts them."""
     return TreeSizes(_ContentInspector().inspect, MAX_DEPTH + 1, "a Java object")
 
 
 class _ContentInspector:
-    """Counts of the values of objects and arrays; an object shows the names of its class and its fields each time."""
+    """Counts the values of objects and arrays; the names of class and fields count again for each object."""
 
     def __init__(self) -> None:
-        # The contents keep their class descriptors, so that the ids stay theirs.
+        # By the id of the class descriptor: the contents keep the descriptors alive, so that the ids stay theirs.
         self._names: dict[int, int] = {}
 
     def inspect(self, content: JavaValue) -> tuple[int, list[JavaValue]]:
-        """Return the number of values without those of the objects and arrays of objects inside, and these."""
+        """Return the number of values, nested objects and arrays of objects excluded, and these nested ones."""
         match content:
             case JavaObject():
                 values = [value for data in content.class_data for value in (*data.values, *(data.annotation or ()))]
@@ -626,7 +626,7 @@ class _Conversion:
         return ObjectValue(content.class_name, tuple(values + ([("@annotation", added)] if added else [])))
 
     def elements(self, content: JavaObject) -> list[object]:
-        """Return the contents after the block with the size."""
+        """Return the elements: what `writeObject` added, without the block that holds the size."""
         return [self.value(item) for item in _added(content) if not isinstance(item, JavaBlock)]
 
     def boxed(self, content: JavaObject) -> object:
@@ -637,13 +637,13 @@ class _Conversion:
         return CollectionValue(content.class_name, CollectionKind.LIST, tuple(self.elements(content)))
 
     def unordered(self, content: JavaObject) -> CollectionValue:
-        """`TreeSet` writes its comparator first."""
+        """Convert a set; `TreeSet` writes its comparator before the elements."""
         elements = self.elements(content)
         comparator = elements.pop(0) if content.class_name == "java.util.TreeSet" else None
         return CollectionValue(content.class_name, CollectionKind.SET, tuple(elements), comparator)
 
     def mapping(self, content: JavaObject) -> MapValue:
-        """`TreeMap` has its comparator as a field."""
+        """Convert a map; `TreeMap` stores its comparator in a field."""
         comparator = self.value(content.fields.get("comparator"))
         return _map(content.class_name, self.elements(content), comparator)
 
@@ -677,7 +677,7 @@ class _Conversion:
         return TypedValue(content.class_name, struct.unpack(">q", _block(content))[0])
 
     def timestamp(self, content: JavaObject) -> TypedValue:
-        """`Date` wrote whole seconds, `Timestamp` has the rest as a field."""
+        """Convert a `Timestamp`: `Date` writes its whole seconds, the field `nanos` has the rest."""
         (millis,) = struct.unpack(">q", _block(content))
         nanos = _integer(content.fields["nanos"])
         return TypedValue(content.class_name, {"millis": millis + nanos // 1_000_000, "nanos": nanos})
@@ -699,7 +699,7 @@ class _Conversion:
         return TypedValue(content.class_name, {name: _integer(content.fields[name]) for name in names})
 
     def time(self, content: JavaObject) -> TypedValue:
-        """`java.time.Ser`: a type byte, then the value."""
+        """Convert a `java.time.Ser`: a type byte, then the value."""
         raw = _block(content)
         reader = Reader(raw, "java.time.Ser")
         match reader.u8():
@@ -737,7 +737,7 @@ def _local_date(reader: Reader) -> int:
 
 
 def _local_time(reader: Reader) -> int:
-    """Read a time of day without its trailing zero fields; the last one stored is complemented."""
+    """Read a time of day; where trailing zero fields are left out, the last stored field is complemented."""
     numbers = [0, 0, 0]
     for index in range(3):
         item = reader.i8()

@@ -263,7 +263,7 @@ def _row(fields: Mapping[str, object]) -> Json:
 
 
 def _generic_record(fields: Mapping[str, object]) -> AvroRecord | None:
-    """Return the record that an object of Avro's generic class is, by its schema; None when they do not fit."""
+    """Return the record in an object of Avro's generic record class; None when schema and values do not fit."""
     schema, values = fields.get("schema"), fields.get("values")
     if not isinstance(schema, TypedValue) or not isinstance(schema.value, str) or not isinstance(values, ArrayValue):
         return None
@@ -348,7 +348,7 @@ _ARRAY_BASE = 16
 
 
 def sql_row(row: BinaryRowValue, types: Sequence[LogicalType], *, nested: bool = False) -> Json:
-    """Return a row with its kind; RAW values of an outermost row as sections of its memory."""
+    """Return a row with its kind; in an outermost row, a RAW value is a section of the row's memory."""
     values = [sql_value(value, of) for of, value in zip(types, row.fields, strict=True)]
     raw = [index for index, of in enumerate(types) if of.root == "RAW" and row.fields[index] is not None]
     if raw and not nested:
@@ -443,7 +443,7 @@ def to_json(node: tree.Serializer, value: Any) -> Json:
 def access_times(node: tree.Serializer, value: Any) -> int | list[int] | None:
     """Return last access in epoch milliseconds of a value with TTL, one per element of a list; None without TTL."""
     if value is None:
-        # A map may say that its value is null, although Flink writes none with TTL.
+        # The bytes of a map can mark a value as null, although Flink writes no nulls with TTL.
         return None
     if isinstance(node, tree.Ttl):
         return cast("int", value["last_access"])
@@ -478,7 +478,7 @@ def register_json(node_class: type[Node]) -> Callable[[Render[Node]], Render[Nod
 
 @singledispatch
 def _render(node: tree.Serializer, value: Any) -> Json:
-    """Convert a value without a rule for its serializer by its Python type."""
+    """Convert a value by its Python type, for serializers without a rule of their own."""
     return value_json(value)
 
 
@@ -526,7 +526,7 @@ def _(node: tree.Either, value: Any) -> Json:
 @_render.register(tree.Pojo)
 def _(node: tree.Pojo, value: Any) -> Json:
     if isinstance(value, Undecoded):
-        # An object of a subclass whose serializer nothing reads.
+        # An object of a subclass whose serializer has no reader.
         return value_json(value)
     name = str(value.get("class", node.pojo_class))
     serializers = _field_serializers(node, name)

@@ -152,7 +152,7 @@ class Optional(Layout):
     """A flag byte, then the value unless null.
 
     Attributes:
-        null_flag: flag of null; the other one of 0 and 1 marks a value.
+        null_flag: the flag of a null, 0 or 1; the other number marks a value.
         padding: zero bytes after the flag of a null.
         rest_is_null: bytes after a null flag up to the end of the span belong to the null (MAP state values).
     """
@@ -200,8 +200,8 @@ class Delimited(Layout):
 class Runs(Layout):
     """A list that is stored in several arrays of bytes, each with some elements: a list state of a Python function.
 
-    PyFlink appends what a bundle has added as one `byte[]`, and Java joins the arrays by a delimiter byte. It is
-    written with one array per element, which PyFlink reads as well.
+    PyFlink appends what a bundle has added as one `byte[]`, and Java joins the arrays by a delimiter byte. This package
+    writes one array per element, which PyFlink reads as well.
 
     Attributes:
         element: layout of an element.
@@ -358,8 +358,8 @@ class OpaqueBytes(Layout):
 class Dynamic(Layout):
     """Data whose shape is not fixed by the serializer (Kryo, Avro, binary rows, Java objects).
 
-    `program` compiles those whose shape follows from the serializer (Avro, the table runtime); `columns` says what
-    becomes of the others.
+    `program` compiles those whose shape follows from the serializer (Avro, the table runtime); `columns` converts the
+    others, if it can, to a layout that has a fixed shape.
 
     Attributes:
         kryo_version: 2 up to Flink 1.20, 5 from 2.0.
@@ -376,7 +376,7 @@ class Dynamic(Layout):
 def fixed_width(layout: Layout) -> int | None:
     """Return the bytes of every value of `layout`, or None when they vary.
 
-    Flink's `TypeSerializer.getLength`, by which composite keys are found ambiguous, follows the same rule.
+    Flink's `TypeSerializer.getLength`, which decides whether composite keys are ambiguous, follows the same rule.
     """
     match layout:
         case Primitive(kind=kind):
@@ -596,7 +596,7 @@ def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
 
 
 def has_fixed_length(serializer: tree.Serializer) -> bool:
-    """Return whether the family allows a fixed length of its data; the layout decides."""
+    """Return whether `getLength` of the serializer may be fixed; whether it is depends on the layout."""
     if isinstance(serializer, tree.ClassBound):
         return serializer.kind is tree.ClassBoundKind.COPYABLE_VALUE
     extension = _extensions.get(type(serializer))
@@ -604,7 +604,7 @@ def has_fixed_length(serializer: tree.Serializer) -> bool:
 
 
 def on_registration(forget: Callable[[], None]) -> None:
-    """Have a cache of derived layouts emptied whenever a layout is registered."""
+    """Register a function that clears a cache of derived layouts whenever a layout is registered."""
     _caches.append(forget)
 
 
@@ -636,7 +636,7 @@ def check_layout(declared: DeclaredSerializer) -> None:
     """Refuse a declaration whose layout cannot be read.
 
     Raises:
-        UsageError: its layout has another form, or names a nested serializer that the body does not have.
+        UsageError: its layout is not valid, or names a nested serializer that the body does not have.
     """
     known = (declared.body or ()).count("snapshot")
     if "composite" in (declared.body or ()):
@@ -658,7 +658,7 @@ def parse_layout(text: str, nested: tuple[Layout, ...] = ()) -> Layout:
         nested: layouts of the nested serializers, which `nested0` and so on name.
 
     Raises:
-        UsageError: the text has another form; names the character.
+        UsageError: the text is not a layout; names the character.
     """
     parser = _Parser(text, nested)
     layout = parser.layout()
@@ -732,7 +732,7 @@ class _Parser:
                 raise self._error(f"',' or ')' expected, {symbol or 'the end'!r} found", start)
 
     def expect(self, symbol: str) -> None:
-        """Consume a symbol; the empty one is the end."""
+        """Consume a symbol; the empty symbol stands for the end of the text."""
         start, found = self._position, self._take()
         if found != symbol:
             raise self._error(f"{symbol or 'the end'!r} expected, {found or 'the end'!r} found", start)

@@ -81,7 +81,7 @@ def split(name: LogicalKind, array: pa.Array) -> Components:
     """Convert an Arrow array of `ARROW_TYPES[name]` to components, the inverse of `combine`.
 
     Raises:
-        ValueRangeError: a value that the wire format cannot hold, or a null where it has no form for it.
+        ValueRangeError: a value that the wire format cannot hold, or a null that it cannot encode.
     """
     if name == LogicalKind.CHAR:
         return [_code_units(array)]
@@ -200,7 +200,7 @@ def _clock(nanos: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Compo
 
 
 def _chars(units: npt.NDArray[np.uint16], valid: Mask) -> pa.Array:
-    """Return one UTF-16 unit per value to strings of one character."""
+    """Convert one UTF-16 unit per value to strings of one character."""
     surrogate = (units >= 0xD800) & (units <= 0xDFFF)
     if valid is not None:
         surrogate &= valid
@@ -230,7 +230,7 @@ def _chars(units: npt.NDArray[np.uint16], valid: Mask) -> pa.Array:
 
 
 def _code_units(array: pa.Array) -> npt.NDArray[np.uint16]:
-    """Strings of exactly one character of the basic plane to UTF-16 units; null gives 0 (a flag stands before it)."""
+    """Convert strings of one character of the basic plane to UTF-16 units; null gives 0, as a flag marks it."""
     offsets = _numbers_of_offsets(array)
     data = array.buffers()[2]
     raw = np.frombuffer(data, np.uint8).astype(np.uint32) if data is not None else np.zeros(0, np.uint32)
@@ -261,10 +261,10 @@ def _numbers_of_offsets(array: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Array:
-    """`array` as `target`; fields of structs are matched by name, numbers and times are cast when nothing is lost.
+    """Convert `array` to `target`: struct fields are matched by name, numbers and times are cast if nothing is lost.
 
     Raises:
-        ValueRangeError: a field is missing or too much, or a value does not fit; names the path.
+        ValueRangeError: a field is missing or unexpected, or a value does not fit; names the path.
     """
     if array.type == target:
         return array
@@ -299,15 +299,15 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
         return cast
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         # Invalid: a value does not fit. Not implemented: Arrow has no cast between the two types (struct to number),
-        # and no function tells beforehand which it has.
+        # and no function to ask which casts it has.
         raise ValueRangeError(f"{source} does not fit {target}: {error}", where=Where(path=path)) from None
 
 
 def to_plain(array: pa.Array, path: str = "value") -> pa.Array:
-    """`array` without large types, lists of fixed size, views of text and dictionaries, at any depth.
+    """Convert large types, lists of fixed size, views of text and dictionaries to plain types, at any depth.
 
-    A cast to the final type does not do it: from a large list of structs to a list of structs it fills fields of
-    other names with null.
+    A cast straight to the final type would lose values: from a large list of structs to a list of structs, Arrow
+    fills fields whose names differ with null.
 
     Raises:
         ValueRangeError: text, bytes or elements exceed 2 GiB in one array, or it has views of lists; names the path.
@@ -333,7 +333,7 @@ def _find_plain(of: pa.DataType) -> pa.DataType:
         key, item = (each.with_type(_find_plain(each.type)) for each in (of.key_field, of.item_field))
         return pa.map_(key, item, of.keys_sorted)
     if is_type.is_list_view(of) or is_type.is_large_list_view(of):
-        # Arrow 26 makes invalid arrays of them when it casts.
+        # Arrow 26 makes invalid arrays when it casts list views.
         raise pa.ArrowNotImplementedError("a view of lists; cast it to a list")
     if is_type.is_list(of) or is_type.is_large_list(of) or is_type.is_fixed_size_list(of):
         return pa.list_(of.value_field.with_type(_find_plain(of.value_type)))
@@ -372,7 +372,7 @@ def _rebuild(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
 
 
 def _flatten_map(array: pa.Array, path: str) -> tuple[pa.Array, pa.Array]:
-    """Keys and values of all maps; each may be a list of its entries, which are structs of `key` and `value`."""
+    """Return keys and values of all maps; a map may also be a list of entries, structs of `key` and `value`."""
     entries = flatten_entries(array)
     if not pa.types.is_struct(entries.type) or sorted(each.name for each in entries.type) != ["key", "value"]:
         raise ValueRangeError(
@@ -410,7 +410,7 @@ def dense_offsets(array: pa.Array) -> pa.Array:
 
 
 def _require_all_of_time(array: pa.Array, cast: pa.Array, path: str) -> None:
-    """Refuse timestamps of which Arrow took the date and left the time of day; a time of day has no way back."""
+    """Refuse a cast of timestamps to dates or times of day in which Arrow dropped the rest."""
     if not cast.cast(array.type).equals(array):
         raise ValueRangeError(
             f"a value of {array.type} has a time of day, which {cast.type} does not hold", where=Where(path=path)

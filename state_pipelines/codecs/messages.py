@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 64
 """Largest depth of nested values."""
-# In texts of `_tidy` none of these has several ways to match the same white space, which could take minutes.
+# `_tidy` leaves single spaces only, so these patterns cannot match the same white space in several ways: trying all
+# # ways could take minutes.
 _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*|#[^\n]*", re.DOTALL)
 _TOKEN = re.compile(r"\"[^\"]*\"|'[^']*'|[\w.]+|[^\s]")
 _NAMESPACE = re.compile(r"^namespace java ([\w.]+)", re.MULTILINE)
@@ -69,7 +70,7 @@ class ThriftFiles:
     """The structs of Thrift files.
 
     Attributes:
-        texts: of the files.
+        texts: contents of the files.
         classes: Java class -> name of the struct.
     """
 
@@ -193,7 +194,7 @@ def _take_block(text: str, start: int) -> str:
 
 
 class _Parser:
-    """The fields of a struct, or one type."""
+    """Parser of the fields of a Thrift struct, or of one type."""
 
     def __init__(self, text: str) -> None:
         self.tokens = _TOKEN.findall(text)
@@ -263,7 +264,7 @@ SERIALIZERS: dict[str, MessageFormat] = {
 
 @dataclass(frozen=True)
 class MessageTypes:
-    """Declared messages; equal where the declarations are.
+    """Declared messages; they are equal if their declarations are equal.
 
     Attributes:
         protobuf: `FileDescriptorSet`s as `protoc --descriptor_set_out --include_imports` writes them.

@@ -132,7 +132,7 @@ _TEXTS = (str, bytes, bytearray)
 
 
 def _inspect(value: Any) -> tuple[int, list[Any]]:
-    """Return the number of values without those of the containers inside, and these."""
+    """Return the number of values, nested containers excluded, and the nested containers."""
     if not isinstance(value, _CONTAINERS):
         return _count_leaf(value), []
     items = (*value, *value.values()) if isinstance(value, dict) else value
@@ -262,15 +262,16 @@ class _Machine:
         self._insert(set, values).update(values)
 
     def _insert(self, kind: type, keys: list[Any]) -> Any:
-        """Return the dict or set on top of the stack, which may get these keys."""
+        """Return the dict or set on top of the stack, after checking the keys that it will get."""
         target = self._top(kind)
         self._check_keys(keys, self._twins.setdefault(id(target), {}))
         return target
 
     def _check_keys(self, keys: list[Any], twins: dict[int, int]) -> None:
-        """Refuse keys that take too long to hash or to find; `twins` counts those of each hash."""
+        """Refuse keys that take too long to hash or to find; `twins` counts the keys of each hash."""
         for key in keys:
-            # Hashes of text and bytes cannot be chosen, and those of other integers are the integers.
+            # Nobody can provoke collisions here: Python salts hashes of text and bytes, and these integers are their
+            # # own hashes.
             if isinstance(key, _TEXTS) or (isinstance(key, int) and -_UNIQUE_HASHES < key < _UNIQUE_HASHES):
                 continue
             self._keys.spend(_count_key(key))

@@ -176,7 +176,7 @@ class InstructionList:
         return len(self.pool) - len(raw)
 
     def otherwise(self, row: int, argument: int, builder: ArrayBuilder) -> None:
-        """Append nulls for `builder` as the jump target in `argument` of `row`; the code before jumps over them."""
+        """Append nulls for `builder` and make them the jump target in `argument` of `row`; other code skips them."""
         jump = self.add(op.JUMP, -1)
         self.rows[row][argument] = len(self.rows)
         self.add_null(builder)
@@ -528,7 +528,7 @@ def variant_fields(layout: lay.PojoObject) -> list[tuple[tuple[str, lay.Layout],
         short = variant.class_name.replace("$", ".").rpartition(".")[2]
         content: list[tuple[str, lay.Layout]] = [(short, variant.layout)]
         if isinstance(variant.layout, lay.PojoObject):
-            # No variants of its own: an object is written by the serializer of exactly its class.
+            # The variants of the subclass do not count: an object is written by the serializer of its own class.
             content = [(name, lay.Optional(child)) for name, child in variant.layout.fields]
         named: list[tuple[str, lay.Layout]] = []
         for field_name, child in content:
@@ -978,7 +978,7 @@ def _check_range(data: Bytes, start: int, end: int) -> None:
 
 
 def _measure_spans(data: Bytes, starts: Offsets, ends: Offsets) -> int:
-    """Bytes of all spans together, which must be inside the data."""
+    """Return the total size of all spans, which must be inside the data."""
     if not len(starts):
         return 0
     if starts.min() < 0 or ends.max() > len(data) or bool((starts > ends).any()):
@@ -989,7 +989,7 @@ def _measure_spans(data: Bytes, starts: Offsets, ends: Offsets) -> int:
 def _make_error(
     program: LayoutProgram, status: int, record: int, position: int, where: int, *, offset: int
 ) -> StateError:
-    """The error of a status of the kernel, with its offset in the file and the path of the field."""
+    """Make the error for a status of the kernel, with its offset in the file and the path of the field."""
     if status in (op.BAD_SUBCLASS, op.BAD_KIND, op.HALF_TEXT):
         return UnsupportedError(
             f"record {record}: {op.MESSAGES[status]}",
@@ -1020,8 +1020,8 @@ def _fill(
     *,
     exact: bool,
 ) -> tuple[int, int, int, int]:
-    """Run the kernel until all columns have room; its status, and the record, position and field of an error."""
-    # Arrays that may be written are another type, for which the kernel would be compiled again: ten seconds.
+    """Run the kernel until all columns are large enough; return status, record, position and field of an error."""
+    # Read-only arrays: writable ones are another type for Numba, which would compile the kernel again (10 s).
     starts, ends = _protect(starts), _protect(ends)
     while True:
         found: tuple[int, int, int, int] = decode(

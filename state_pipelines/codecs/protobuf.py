@@ -32,7 +32,7 @@ class ProtobufTypes:
         sets: serialized `FileDescriptorSet`s.
 
     Raises:
-        UsageError: one is something else, is not valid, or lacks a file that another one imports.
+        UsageError: a set is not a `FileDescriptorSet`, is not valid, or lacks a file that another file imports.
     """
 
     def __init__(self, sets: Iterable[bytes]) -> None:

@@ -87,7 +87,7 @@ _TEXT = f"{_HADOOP}Text"
 _INTEGERS = {f"{_HADOOP}VIntWritable": 31, f"{_HADOOP}VLongWritable": 63}
 VARIABLE = frozenset({_TEXT, *_INTEGERS})
 
-# First bytes from -112 on are the value itself; below, the sign and how many bytes follow.
+# A first byte of -112 or more is the value itself; a lower one gives the sign and the number of bytes that follow.
 _PLAIN = -112
 _NEGATIVE = -120
 
@@ -174,7 +174,7 @@ def read_dynamic(layout: Dynamic, reader: Reader, *, tail: bool) -> object:
 
     Raises:
         FormatError: the bytes do not fit the serializer.
-        UnsupportedError: they cannot be read and the value does not reach to the end.
+        UnsupportedError: the bytes cannot be decoded, and the value does not reach to the end.
     """
     start = reader.position
     try:

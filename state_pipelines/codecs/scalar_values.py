@@ -35,7 +35,7 @@ _SHORT_NUMBERS = (None, 0, 1, 10)
 
 @singledispatch
 def read_leaf(layout: lay.Layout, reader: Reader) -> Value:
-    """Read one value of a layout that has no other inside.
+    """Read one value of a layout without nested layouts.
 
     Raises:
         FormatError: the bytes do not fit the layout.
@@ -56,7 +56,7 @@ def write_leaf(layout: lay.Layout, writer: Writer, value: Value) -> None:
 
 
 def expect(value: Value, kinds: type | tuple[type, ...], what: str) -> Value:
-    """`value`, if it is of one of `kinds`.
+    """Return `value` if its type is one of `kinds`.
 
     Raises:
         ValueRangeError: it is not.
@@ -66,7 +66,7 @@ def expect(value: Value, kinds: type | tuple[type, ...], what: str) -> Value:
     return value
 
 
-# The methods of readers and writers have the names of the kinds.
+# `Reader` and `Writer` have a method for each kind, with its name.
 _READ_PRIMITIVE: dict[str, Callable[[Reader], Value]] = {each: getattr(Reader, each) for each in lay.PrimitiveKind}
 _WRITE_PRIMITIVE: dict[str, Callable[..., None]] = {each: getattr(Writer, each) for each in lay.PrimitiveKind}
 
@@ -373,12 +373,12 @@ _EMPTY_ITEMS_LEFT: ContextVar[int] = ContextVar("empty items of a record", defau
 
 
 def begin_record() -> None:
-    """Let the lists of the next record have `MAX_EMPTY_ITEMS` elements without bytes together."""
+    """Reset the count of elements without bytes: one record may have `MAX_EMPTY_ITEMS` in all its lists."""
     _EMPTY_ITEMS_LEFT.set(MAX_EMPTY_ITEMS)
 
 
 def claim_empty_items(reader: Reader, count: int) -> None:
-    """Count elements without bytes.
+    """Count elements that take no bytes, as their number is not limited by the size of the record.
 
     Raises:
         FormatError: the record has more than `MAX_EMPTY_ITEMS`.

@@ -107,7 +107,7 @@ def _complete_member(member: object, context: LayoutContext) -> object:
 
 
 def declare_subclasses(pojo: Pojo, classes: FieldLists, kryo_version: int) -> tuple[PojoSubclass, ...]:
-    """Declared classes that extend the class of `pojo`, directly or not, and that it does not list.
+    """Return the declared subclasses of the class of `pojo`, direct or not, that it does not list itself.
 
     Args:
         pojo: serializer of the base class.
@@ -138,7 +138,7 @@ def _extend(pojo: Pojo, name: str, classes: FieldLists, kryo_version: int) -> Po
 
 
 class _Types:
-    """Derives serializers of Java types, after the example of a serializer of the same job."""
+    """Derives serializers of Java types; reuses those that are nested in a POJO serializer of the same job."""
 
     def __init__(self, pojo: Pojo, classes: FieldLists, kryo_version: int) -> None:
         self.classes = classes
@@ -146,7 +146,7 @@ class _Types:
         nodes = list(walk(pojo))
         self.known: dict[str, Serializer] = {each.pojo_class: each for each in nodes if isinstance(each, Pojo)}
         self.known |= {each.enum_class: each for each in nodes if isinstance(each, Enum)}
-        # The registrations, which give classes their ids, are those of the whole job.
+        # All Kryo serializers of a job have the same registrations, which give classes their ids.
         kryo = next((each for each in nodes if isinstance(each, Kryo)), None)
         self.registrations = () if kryo is None else kryo.registrations
 
@@ -273,7 +273,7 @@ _PYTHON_LAYOUTS: dict[str, Layout] = {
 """Layouts of the data that PyFlink's coders write (`pyflink.fn_execution.coder_impl_slow`)."""
 
 
-# Lengths of ids are one byte, which is that of a VarInt: both are at most 64 bytes.
+# The length of an id is one byte. It can be read as a VarInt, because ids have at most 64 bytes.
 _XID = lay.Struct((("formatId", _I32), ("globalTransactionId", VarSized()), ("branchQualifier", VarSized())))
 _CHECKPOINT_AND_XID = lay.Struct((("checkpointId", _I64), ("attempts", _I32), ("xid", _XID)))
 BASIC_LAYOUTS |= {
@@ -331,7 +331,7 @@ class _Derivation:
             case tree.Either(left=left, right=right):
                 return lay.Choice(self.derive(left), self.derive(right))
             case tree.CaseClass(fields=fields) if fields:
-                # Some releases of flink-scala-api write no number of fields first; the snapshot does not say it.
+                # Some releases of flink-scala-api omit the number of fields; the snapshot does not show which wrote it.
                 return lay.Marked(lay.Struct(self._name_fields(fields)), null=-1, present=len(fields))
             case tree.Coproduct(serializers=nested):
                 return _derive_coproduct(serializer, [self.derive(each) for each in nested])
@@ -393,7 +393,7 @@ class _Derivation:
         return tuple((f"f{index}", self.derive(child)) for index, child in enumerate(fields))
 
     def _make_dynamic(self, serializer: tree.Serializer) -> lay.Dynamic | lay.OpaqueBytes:
-        # Only Kryo asks for the field lists; without them equal layouts stay equal.
+        # Only Kryo needs the field lists. Other layouts leave them out, so that they stay equal.
         layout = lay.Dynamic(serializer, self.context.kryo_version)
         if isinstance(serializer, tree.Kryo):
             layout = lay.Dynamic(serializer, self.context.kryo_version, self.context.classes, self.context.messages)

@@ -63,7 +63,7 @@ class ValueConversion:
         self._now = now
 
     def find(self, old: Serializer, new: Serializer) -> Convert:
-        """The conversion of one value.
+        """Return the conversion of one value.
 
         Raises:
             UnsupportedError: none is known.
@@ -110,7 +110,7 @@ class ValueConversion:
             case tree.Avro(), tree.Avro():
                 return make_resolution(old.schema_json, new.schema_json).convert
             case (tree.Enum(), tree.Enum()) | (tree.Kryo(), tree.Kryo()):
-                # The values are the same; a constant that is gone does not fit the new serializer.
+                # The values stay the same; writing fails for an enum constant that the new serializer lacks.
                 return _keep
             case _:
                 return self._find_by_layout(old, new)
@@ -177,12 +177,12 @@ def _keep(value: Value) -> Value:
 
 
 def _lift(convert: Convert) -> Convert:
-    """The conversion of a value that may be null."""
+    """Extend a conversion to convert None to None."""
     return convert if convert is _keep else lambda value: None if value is None else convert(value)
 
 
 def find_payload_conversion(old: Serializer, new: Serializer, layouts: LayoutContext) -> Convert:
-    """The conversion between the values of two payloads, which have no times of their own; null stays null.
+    """Return the conversion of payload values; null stays null. It cannot add TTL: a payload has no last access.
 
     Raises:
         UnsupportedError: none is known.
@@ -223,12 +223,12 @@ def convert_column(array: pa.Array, old: Serializer, new: Serializer, layouts: L
 
 
 def _compare_layouts(old: Layout, new: Layout, nested: dict[tuple[Layout, Layout], Convert]) -> Convert | None:
-    """The conversion between values of two layouts that hold the same kind of values; None if they do not.
+    """Return the conversion between values of two layouts that hold the same kind of values; None if they do not.
 
     Args:
         old: layout of the old data.
         new: layout of the new data.
-        nested: conversions between the values of serializers that are nested in both, by their layouts.
+        nested: conversions of nested serializers, by their old and new layout.
     """
     if old == new:
         return _keep
@@ -278,7 +278,7 @@ def _compare_layouts(old: Layout, new: Layout, nested: dict[tuple[Layout, Layout
 def _compare_fields(
     olds: dict[str, Layout], news: dict[str, Layout], nested: dict[tuple[Layout, Layout], Convert]
 ) -> Convert | None:
-    """The conversion of a struct with the same fields; the values of one that is new or gone are not known."""
+    """Return the conversion of a struct; None if fields were added or removed, as their values are not known."""
     if olds.keys() != news.keys():
         return None
     changes: dict[str, Convert] = {}

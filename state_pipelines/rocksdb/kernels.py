@@ -43,7 +43,7 @@ _SIGN = -(1 << 63)
 
 @njit(cache=True, nogil=True)
 def load_varint(at, end):  # type: ignore[no-untyped-def]
-    """A varint of at most 63 bits: value and the position after it, which is -1 when there is none."""
+    """Read a varint of at most 63 bits; return the value and the end position, which is -1 if the varint is invalid."""
     value = 0
     shift = 0
     while at < end and shift < 63:
@@ -58,14 +58,14 @@ def load_varint(at, end):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def compare(left, left_size, right, right_size):  # type: ignore[no-untyped-def]
-    """Order of two keys at addresses, by their bytes: below 0, 0 or above 0."""
+    """Compare two keys at addresses by their bytes; return a number below 0, 0, or one above 0."""
     size = min(left_size, right_size)
     at = 0
     while at + 8 <= size:
         a = load_i64_big(left + at)
         b = load_i64_big(right + at)
         if a != b:
-            # With the sign bit turned, signed order is the order of the bytes.
+            # With the sign bit flipped, signed comparison gives the unsigned order of the bytes.
             return -1 if (a ^ _SIGN) < (b ^ _SIGN) else 1
         at += 8
     while at < size:
@@ -132,13 +132,13 @@ def count_entries(base, starts, ends, entries_ends, counts):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def parse_entries(base, starts, entries_ends, sequence, target, key_starts, key_ends, value_starts, value_ends):  # type: ignore[no-untyped-def]
-    """Write keys and values out in full; after a key stay the eight bytes of its sequence and type.
+    """Write keys, without prefix compression, and values; 8 bytes of sequence and type follow each user key.
 
     Args:
         base: address of the blocks that `count_entries` has checked.
         starts: i64[b] relative to `base`.
         entries_ends: i64[b].
-        sequence: the one of all entries of an ingested table; -1 to take each entry's own.
+        sequence: sequence number of all entries of an ingested table; -1 to keep that of each entry.
         target: address of the output.
         key_starts: i64[n], filled, relative to `target`; so are the other three.
         key_ends: i64[n], after the user key.
@@ -217,7 +217,7 @@ def find_misplaced(base, key_starts, key_ends, counts, index_base, separator_sta
         first: position of the first block in the index.
 
     Returns:
-        A block, or -1.
+        Index of the block among those given, or -1.
     """
     entry = 0
     for block in range(len(counts)):
@@ -243,7 +243,7 @@ def parse_index(base, entries_end, delta, trailer_size, target, key_starts, key_
     Args:
         base: address of the block.
         entries_end: where its restart points start.
-        delta: values have no size, and only the sizes' differences stand after keys that share bytes.
+        delta: entries have no value size; after a key that shares bytes, only the difference of block sizes is stored.
         trailer_size: bytes after the user key of a separator, 0 or 8.
         target: address of the keys, or 0 to count only.
         key_starts: i64[n], filled, relative to `target`; so are the others.
@@ -312,7 +312,7 @@ def parse_index(base, entries_end, delta, trailer_size, target, key_starts, key_
 
 @njit(cache=True, nogil=True)
 def find_key(base, starts, ends, key, size):  # type: ignore[no-untyped-def]
-    """Position of the first of ascending keys that is not below `key`."""
+    """Return the index of the first of ascending keys that is not below `key`."""
     low = 0
     high = len(starts)
     while low < high:
@@ -326,7 +326,7 @@ def find_key(base, starts, ends, key, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find_disorder(base, starts, ends):  # type: ignore[no-untyped-def]
-    """Position of the first key that is not above the one before it; -1 if all are in order and distinct."""
+    """Return the index of the first key that is not above the previous key; -1 if all are in order and distinct."""
     for entry in range(1, len(starts)):
         left = base + starts[entry - 1]
         right = base + starts[entry]
@@ -499,7 +499,7 @@ def write_resolved(  # type: ignore[no-untyped-def]
         new_value_ends[number] = to - target
 
 
-# Lengths of literals up to here stand in the tag; above, in as many bytes after it.
+# The tag holds the length of a literal up to 60; a larger number says how many bytes after it hold the length.
 _LONGEST_SHORT = 60
 
 
@@ -580,7 +580,7 @@ def _decompress(at, end, target, target_end):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _repeat(to, distance, size, target_end):  # type: ignore[no-untyped-def]
-    """Copy `size` bytes from `distance` before; they may overlap what they become."""
+    """Copy `size` bytes from `distance` bytes before `to`; source and target may overlap."""
     source = to - distance
     stop = to + size
     if target_end - stop < 8:
@@ -589,7 +589,7 @@ def _repeat(to, distance, size, target_end):  # type: ignore[no-untyped-def]
             to += 1
             source += 1
         return
-    # Whole words, up to seven bytes too far. A pattern shorter than a word doubles until it is as long as one.
+    # Copies whole words, up to seven bytes too many; a pattern shorter than a word is doubled until it fills one.
     while to - source < 8 and to < stop:
         store_64(to, load_i64(source))
         to += to - source

@@ -201,7 +201,7 @@ def is_database_file(name: str) -> bool:
 
 
 def find_manifest(files: Mapping[str, StateStream]) -> list[StateStream]:
-    """The files that `read_database` reads, where their names show them: CURRENT, and the only MANIFEST."""
+    """Return the files that `read_database` reads, as far as names tell: CURRENT, and a single MANIFEST."""
     manifests = [stream for name, stream in files.items() if name.startswith("MANIFEST-")]
     named = [*(files[each] for each in (CURRENT,) if each in files), *(manifests if len(manifests) == 1 else ())]
     return [each for each in named if each.size <= MOST_MANIFEST]
@@ -285,7 +285,7 @@ def _check_tables(column_families: Iterable[_TableSet], name: str) -> None:
 
 
 def _to_order(key: bytes) -> tuple[bytes, int]:
-    """A value by which internal keys sort: by user key, the newest version first."""
+    """Return the sort key of an internal key: by user key, the newest version first."""
     return key[:-8], -int.from_bytes(key[-8:], "little")
 
 
@@ -351,7 +351,7 @@ def _apply(column_family: _TableSet, edit: _Edit, cursor: Cursor) -> None:
 
 
 def _iter_records(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
-    """The records of a log: position and payload."""
+    """Yield the position and payload of each record of a log."""
     fragments: list[bytes] = []
     position = start = 0
     while position < len(data):

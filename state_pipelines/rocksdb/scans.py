@@ -96,7 +96,7 @@ class TableCache:
     def _find(self, file: TableFile) -> Table | None:
         table = self._tables.pop(file, None)
         if table is not None:
-            # Back at the end, where those used last are.
+            # Put it back at the end, where the most recently used tables are.
             self._tables[file] = table
         return table
 
@@ -174,7 +174,7 @@ class TableReader(ABC):
         Args:
             start: first byte.
             end: after the last byte.
-            size: bytes that are read at least, where something has to be read.
+            size: minimum size of a read, if one is needed.
 
         Raises:
             FormatError: the file ends before.
@@ -187,21 +187,21 @@ class TableReader(ABC):
                 found.append(memoryview(self._raw)[start - self._start : stop - self._start])
                 start = stop
             if start >= end:
-                # Of the range before only the little that goes with these blocks is copied.
+                # Only blocks that lie in several ranges are copied.
                 return found[0] if len(found) == 1 else memoryview(b"".join(found))
             self._start, self._raw = self._fetch(start, end, size)
 
     @abstractmethod
     def _fetch(self, start: int, end: int, size: int) -> tuple[int, bytes]:
-        """Fetch the next range: where it begins, and its bytes."""
+        """Fetch the next range; return its start and its bytes."""
 
 
 class DirectTableReader(TableReader):
-    """A table whose ranges are read when they are wanted.
+    """A table whose ranges are read on demand.
 
     Args:
         table: the table.
-        limit: after the last byte that the scan may want.
+        limit: end of the last block that the scan may need.
     """
 
     def __init__(self, table: Table, limit: int) -> None:
@@ -212,7 +212,7 @@ class DirectTableReader(TableReader):
         return start, self.table.read(start, max(end, self._find_end(start + size)))
 
     def _find_end(self, position: int) -> int:
-        """Find where the block ends that `position` is in; so the next read starts with a whole block."""
+        """Find the end of the block that contains `position`, so that the next read starts with a whole block."""
         if position >= self._limit:
             return self._limit
         block = int(np.searchsorted(self.table.index.offsets, position, "right")) - 1
@@ -226,7 +226,7 @@ def make_direct_reader(table: Table, wanted: KeyRange) -> DirectTableReader:
 
 
 class PlannedTableReader(TableReader):
-    """A table whose ranges come by a plan.
+    """A table whose ranges are read in the order of a plan.
 
     Args:
         table: the table.
@@ -244,7 +244,7 @@ class PlannedTableReader(TableReader):
 
 
 class DirectTables:
-    """Tables that are opened and read when they are wanted.
+    """Tables that are opened and read on demand.
 
     Args:
         cache: of opened tables.
@@ -258,14 +258,14 @@ class DirectTables:
         return make_direct_reader(self._cache.open(file), wanted)
 
     def release(self, number: int, file: TableFile) -> None:
-        """Let go of a table that no range of the scan of a column family needs any more."""
+        """Release a table that the rest of the scan of its column family does not need."""
 
     def close(self) -> None:
         """End all scans."""
 
 
 class PlannedTables:
-    """Tables that are opened, and read, by a plan for all scans, some of it ahead.
+    """Tables that are opened and read ahead, in the order of one plan for all scans.
 
     Args:
         wanted: the column families in the order of their scans, and which keys of them.
@@ -293,11 +293,11 @@ class PlannedTables:
             raise table
         if table.content:
             return make_direct_reader(table, wanted)
-        # Ranges of keys may share a range.
+        # Several key ranges of a scan may need the same range of the file, so they share a reader.
         return self._readers.setdefault(key, PlannedTableReader(table, number, self))
 
     def take_range(self, number: int, table: Table) -> tuple[int, bytes]:
-        """Take the next range of a table: where it begins, and its bytes."""
+        """Take the next range of a table; return its start and its bytes."""
         key = number, table.file.number
         while not self._ranges.get(key) and self._advance():
             pass
@@ -307,7 +307,7 @@ class PlannedTables:
         return start, data
 
     def release(self, number: int, file: TableFile) -> None:
-        """Let go of a table that no range of the scan of a column family needs any more."""
+        """Release a table that the rest of the scan of its column family does not need."""
         key = number, file.number
         self._opened.pop(key, None)
         self._readers.pop(key, None)
@@ -328,7 +328,7 @@ class PlannedTables:
         return False
 
     def _open(self, each: tuple[int, TableFile]) -> Table | StateError:
-        # An error is raised when a scan comes to the table.
+        # Errors of reading ahead are kept, and raised when a scan reaches the table.
         try:
             return self._cache.open(each[1])
         except StateError as error:
@@ -360,7 +360,7 @@ class PlannedTables:
 
 
 def _advance_first(heads: list[tuple[bytes, int, TableRange, Iterator[tuple[bytes, TableRange]]]]) -> TableRange:
-    """Take the first of the next ranges of some tables, and put the range after it instead."""
+    """Take the first of the next ranges of some tables, and replace it by the following range of its table."""
     _, order, first, table_ranges = heads[0]
     for key, table_range in table_ranges:
         heapq.heapreplace(heads, (key, order, table_range, table_ranges))
@@ -373,7 +373,7 @@ def plan_ranges(number: int, table: Table, ranges: Sequence[KeyRange], size: int
     """Plan the ranges of about `size` bytes in which the blocks for some keys are read.
 
     Yields:
-        (a key that no key of the range is below, the range), ascending.
+        (a lower bound of the keys in the range, the range), ascending.
     """
     index = table.index
     starts, ends = index.offsets, index.offsets + index.sizes + TRAILER_SIZE
@@ -397,7 +397,7 @@ def plan_ranges(number: int, table: Table, ranges: Sequence[KeyRange], size: int
 
 
 def open_tables(wanted: Sequence[ColumnFamilyRanges], cache: TableCache) -> DirectTables | PlannedTables:
-    """Make what opens and reads the tables of scans: by a plan where they are not on this machine.
+    """Make the tables of scans: read ahead by a plan if they are not on this machine, else on demand.
 
     Args:
         wanted: the column families in the order of their scans, and which keys of them.
@@ -545,7 +545,7 @@ class ColumnFamilyScans:
                 low = max(low, waiting[-1].smallest)
             while waiting and waiting[-1].smallest <= low:
                 active.append(self._reader.open(number, waiting.pop(), KeyRange(start, end)))
-            # No table starts inside a chunk, so that what overlaps is the same in all of it.
+            # No table starts inside a chunk, so the same tables overlap all of it.
             limits = [limit for limit in (waiting[-1].smallest if waiting else None, end) if limit is not None]
             high = min([_choose_end([each.table for each in active], low, self._window), *limits])
             if high <= low:
@@ -607,13 +607,13 @@ def split_keys(column_family: ColumnFamily, start: bytes, end: bytes | None, siz
         if filled >= size and key > start and (end is None or key < end):
             keys.append(key)
             filled = 0
-    # The last key only ends the range.
+    # A cut at the end of the last table would start an empty range, so it is left out.
     last = max((file.end for file in find_files(column_family, start, end)), default=b"")
     return [key for key in dict.fromkeys(keys) if key < last]
 
 
 def _measure(file: TableFile, start: bytes, end: bytes | None, step: int) -> list[tuple[bytes, int]]:
-    """Keys of a table about `step` bytes apart, and the bytes before each."""
+    """Return keys of a table about `step` bytes apart, each with the bytes since the previous one."""
     if file.size <= step and start <= file.smallest and (end is None or file.end <= end):
         return [(file.end, file.size)]
     table = open_table(file)
@@ -629,7 +629,7 @@ def _measure(file: TableFile, start: bytes, end: bytes | None, step: int) -> lis
 
 
 def _find_end(table: Table, block: int) -> bytes:
-    """A key above all of a block and not above any of the next one; above all of the table for its last block."""
+    """Return a key above all keys of a block (for the last one, of the table) and not above any of the next block."""
     if block == len(table.index) - 1:
         return table.file.end
     return table.index.separator(block) + b"\0"
@@ -647,7 +647,7 @@ def _choose_table_end(table: Table, low: bytes, share: int) -> bytes:
     ends_at = np.cumsum(table.index.sizes[blocks.start : blocks.stop]) * table.expansion
     count = max(1, int(np.searchsorted(ends_at, share, "right")))
     end = _find_end(table, blocks[count - 1])
-    # A key whose versions fill blocks would not let the chunk advance.
+    # The versions of one key may fill whole blocks: go on to a block that ends above `low`.
     for block in blocks[count:]:
         if end > low:
             break
@@ -786,7 +786,7 @@ def verify_table(file: TableFile, tables: TableCache, *, whole: bool) -> int:
 
 
 def _group_blocks(table: Table, *, whole: bool) -> Iterator[range]:
-    """Adjacent data blocks of about `READ_SIZE` bytes together, of the whole table or of its ends."""
+    """Yield groups of adjacent data blocks of about `READ_SIZE` bytes, of the whole table or of its two ends."""
     count = len(table.index)
     if not whole:
         yield from (range(block, block + 1) for block in sorted({0, count - 1}) if count)

@@ -69,7 +69,7 @@ def _make_tables() -> npt.NDArray[np.int64]:
     return tables
 
 
-# Slicing by eight: the effect of each byte of a word, by the bytes that follow it in the word.
+# CRC by slicing-by-8: table i holds the effect of a byte that is followed by i more bytes of its word.
 _TABLES = _make_tables()
 
 
@@ -90,7 +90,7 @@ def _take_word(tables, crc, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _finish(tables, crc, at, end):  # type: ignore[no-untyped-def]
-    """The masked CRC-32C when the bytes from `at` to `end` are still to be taken."""
+    """Return the masked CRC-32C, after adding the bytes from `at` to `end` to `crc`."""
     while at + 8 <= end:
         crc = _take_word(tables, crc, at)
         at += 8
@@ -118,7 +118,7 @@ def find_wrong_crc32c(base, starts, sizes, modifiers):  # type: ignore[no-untype
     positions = np.empty(3, np.int64)
     crcs = np.empty(3, np.int64)
     for first in range(0, len(starts), 3):
-        # Each word waits for the one before it: three blocks at once fill the time.
+        # Each word needs the result of the previous one; working on three blocks at once uses the waiting time.
         lanes = min(3, len(starts) - first)
         crcs[:] = 0xFFFFFFFF
         for lane in range(lanes):
@@ -187,7 +187,7 @@ _LZ4 = 4
 _LZ4HC = 5
 _ZSTD = 7
 _NAMES = {3: "bzip2", 6: "xpress"}
-# Most bytes that one compressed byte can stand for, so that a wrong size cannot demand the memory.
+# Maximum expansion of a compressed byte, so that a wrong size cannot make the reader allocate too much.
 _RATIOS = np.ones(256, np.int64)
 _RATIOS[[_SNAPPY, _ZLIB, _LZ4, _LZ4HC, _ZSTD]] = (32, 1100, 256, 256, 1 << 16)
 
@@ -340,8 +340,8 @@ def read_plain_sizes(base, ends, kinds, sizes, sources):  # type: ignore[no-unty
         base: address of the data.
         ends: i64[b] of the blocks, relative to `base`.
         kinds: u8[b] how each block is compressed.
-        sizes: i64[b], the sizes of the blocks as they are; replaced where a block is compressed, by -1 if it has none.
-        sources: i64[b], the starts of the blocks; moved after the sizes, but for snappy, which has them itself.
+        sizes: i64[b], stored sizes; for compressed blocks replaced by the decompressed size, -1 if that is invalid.
+        sources: i64[b], starts of the blocks; moved past the decompressed size; not for snappy, whose data include it.
     """
     for block in range(len(ends)):
         if kinds[block] == _NONE:
@@ -404,8 +404,8 @@ def read_block(block_format: BlockFormat, data: bytes, offset: int) -> bytes:
 class BlockIndex:
     """Offsets of the data blocks of a table.
 
-    A separator is not below any key of its block; it is below every key of the next block, or, unless `has_user_keys`,
-    not above any.
+    A separator is not below any key of its block, and below every key of the next block. Unless `has_user_keys`, it may
+    also equal the first key of the next block.
 
     Attributes:
         keys: u8, holds the separators.
@@ -564,8 +564,8 @@ FORMAT_VERSIONS = range(1, 7)
 OLD_FOOTER_SIZE = 48
 OLD_MAGIC = 0xDB4775248B80FB57
 
-# What is read to open a table: all of a small one, else most often its index too. On object storage a read costs more
-# than its bytes do.
+# Size of the first read of a table: it covers a small table, else most often the index. On object storage another
+# # request costs more than these bytes.
 _TAIL_SIZE = 1 << 16
 _LARGEST_TAIL = 1 << 20
 _TAIL_SHARE = 64
@@ -583,7 +583,7 @@ _GLOBAL_SEQUENCE = b"rocksdb.external_sst_file.global_seqno"
 
 @dataclass(frozen=True, slots=True)
 class RangeTombstone:
-    """Keys from `start` up to `end` (exclusive) whose entries are older than `sequence` are deleted."""
+    """Deletion of entries older than `sequence` whose keys are from `start` up to `end` (exclusive)."""
 
     start: bytes
     end: bytes
@@ -750,7 +750,7 @@ def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, 
 def _check_footer(block_format: BlockFormat, footer: bytes, start: int) -> None:
     if block_format.checksum == NO_CHECKSUM:
         return
-    # Its own checksum counts as zero; the last byte stands where a block has its compression type.
+    # The footer is checked with its checksum set to zero; its last byte takes the role of the compression type.
     trailed = np.frombuffer(footer[:5] + bytes(4) + footer[9:] + footer[5:9], np.uint8)
     verify_blocks(block_format, trailed, start, np.array([start], np.int64), np.array([FOOTER_SIZE - 1], np.int64))
 
@@ -774,7 +774,7 @@ def _find_entries_end(block: bytes, block_format: BlockFormat, offset: int) -> i
 
 
 def _iter_entries(cursor: Cursor) -> Iterator[tuple[bytes, bytes, int]]:
-    """Key, value and the value's position of each entry of a small block."""
+    """Yield key, value, and position of the value of each entry of a small block."""
     end = _find_entries_end(cursor.data, BlockFormat(cursor.name, NO_CHECKSUM), cursor.offset)
     key = b""
     while cursor.position < end:

@@ -61,7 +61,7 @@ class DatabaseWriter:
 
     Raises:
         TargetExistsError: the directory holds something.
-        UsageError: a name stands twice or is `default`, or the compression is unknown.
+        UsageError: a name is given twice or is `default`, or the compression is unknown.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ def list_files(directory: Path) -> list[Path]:
 
 
 def load_flink_options() -> Options:
-    """Options with the merge operator of Flink's list state, by which databases of Flink open."""
+    """Load the options that Flink's databases need to open: they have the merge operator of list state."""
     with open_local_scratch() as directory:
         (directory / "OPTIONS-000001").write_text(_TEMPLATE)
         _, column_families = Options.load_latest(str(directory))

@@ -199,7 +199,7 @@ def _is_coder(value: JavaValue) -> bool:
 
 
 def _elements(content: JavaObject) -> list[tuple[str, JavaValue]]:
-    """Return keys and values of a map, or indices and elements of a list; nothing of other objects."""
+    """Return keys and values of a map, or indices and elements of a list; empty for other objects."""
     fields = content.fields
     for name in _ELEMENT_FIELDS:
         array = fields.get(name)

@@ -299,7 +299,7 @@ EITHER = f"{_RUNTIME}JavaEitherSerializerSnapshot"
 NULLABLE = f"{_RUNTIME}NullableSerializer$NullableSerializerSnapshot"
 ROW = f"{_RUNTIME}RowSerializer$RowSerializerSnapshot"
 
-# Rows have a kind since outer version 3, which stores nothing; from 4 on a flag stores it.
+# Rows always have a kind in outer version 3, which stores no flag; from 4 on a flag stores whether they do.
 FIRST_ROW_WITH_KIND = 3
 
 
@@ -419,7 +419,7 @@ def read_row(reader: Reader, head: Head) -> PositionalRow:
 _STREAMING = "org.apache.flink.streaming."
 _TWO_PHASE_COMMIT = "TwoPhaseCommitSinkFunction$StateSerializerSnapshot"
 
-# Sink state may hold a null transaction since outer version 3, which stores nothing; from 4 on a flag stores it.
+# Sink state may always hold a null transaction in outer version 3, which stores no flag; from 4 on a flag stores it.
 FIRST_WITH_NULL_TRANSACTION = 3
 TTL_AWARE_VERSION = 1
 

@@ -107,8 +107,8 @@ def register(
     Args:
         snapshot_classes: binary names of the `TypeSerializerSnapshot` classes.
         write: writes the body of a node, the mirror of the decorated reader.
-        serializer: binary name of the `TypeSerializer` class; with it the registry sees to it that the serializer has
-            this snapshot class alone, and the snapshot class this serializer.
+        serializer: binary name of the `TypeSerializer` class; with it the registry refuses a second snapshot
+            class of this serializer, and a second serializer of this snapshot class.
         java_objects: the snapshot is a stream of Java objects, against Flink's advice.
 
     Raises:
@@ -222,7 +222,7 @@ def _write_nothing(writer: Writer, node: Serializer) -> None:
 
 
 def lookup(head: Head) -> SnapshotFunctions:
-    """Return the family of a snapshot class.
+    """Return reader and writer of a snapshot class.
 
     Raises:
         UnknownSerializerError: no family is registered under the name.
@@ -257,7 +257,7 @@ def is_simple(snapshot_class: str) -> bool:
 def read_snapshot(reader: Reader) -> Serializer:
     """Read a snapshot in the outer form, as state meta infos and key serializers hold it.
 
-    A snapshot class without a reader is an `Opaque` node where a header is read whose end is known (`read_settled`).
+    In a header that `read_settled` parses, a snapshot class without a reader gives an `Opaque` node.
 
     Raises:
         UnknownSerializerError: a snapshot class without a reader; nothing after it can be read.
@@ -349,7 +349,7 @@ def _read_headed(reader: Reader, read_head: Callable[[Reader], Head]) -> Seriali
 
 
 def _read_unknown(reader: Reader, head: Head, error: UnsupportedError) -> Serializer:
-    """Read a snapshot without a family by the declaration of the user, or as bytes.
+    """Read a snapshot whose class has no reader: by the declaration of the user, or as bytes.
 
     Raises:
         UnsupportedError: `error`, where no header is read, or where the end of the body is not known.
@@ -387,7 +387,7 @@ def _read_word(reader: Reader, head: Head, word: str) -> tuple[Serializer, ...]:
 
 
 def _check_guess(reader: Reader, head: Head) -> None:
-    """Refuse a text that only looks like the class of a snapshot, where the offset is an assumption.
+    """Refuse a text that cannot be the class of a snapshot, where its offset is only assumed.
 
     Raises:
         FormatError: no class has such a name.

@@ -188,7 +188,7 @@ class DeclaredSerializer:
 
 
 def parse_declaration(text: str) -> DeclaredSerializer:
-    """Read a declaration; its LAYOUT is not looked into here.
+    """Parse a declaration; its LAYOUT is not checked here.
 
     Raises:
         UsageError: the text has another form, or BODY has an unknown word.
@@ -281,11 +281,11 @@ class Reading:
     Attributes:
         declared: declarations of the user, by snapshot class.
         ends: assumed ends of unknown bodies, in the order of the file.
-        used: how many of them were used.
-        whole: start and end of snapshots whose inside is not settled.
+        used: number of `ends` that were used so far.
+        whole: start -> end of the snapshots that are read as one `Opaque` node.
         snapshots: start, end and node of each snapshot in its outer form that was read.
-        done: by start, the end, the node, and how many ends are used then, of snapshots that were read before under the
-            same ends.
+        done: snapshots that an earlier parse read under the same ends, by start: the end, the node, and the number of
+            ends that were used up to there.
         stage: numbers of items that are left in the lists around the current offset.
         skipped: bytes of the snapshots that were taken from `done`.
         parsed: all other bytes that were read, once the parse has ended.
@@ -305,14 +305,14 @@ class Reading:
 
     @property
     def finished(self) -> dict[int, tuple[int, Serializer, int]]:
-        """The snapshots that were read, as `done` of a parse under the same ends and more."""
+        """The snapshots that were read, in the format of `done`, for a parse under the same ends and further ones."""
         counts = {start: sum(each <= stop for each in self.ends) for start, stop, _ in self.snapshots}
         return {start: (stop, node, counts[start]) for start, stop, node in self.snapshots}
 
 
 @dataclass
 class _Work:
-    """The work of a search for ends, and of the searches in frames inside of the header.
+    """Budget of a search for ends, shared with the searches in frames inside of the header.
 
     Attributes:
         left: bytes that may still be read.
@@ -342,7 +342,7 @@ def reading(state: Reading | None) -> Iterator[None]:
 
 @contextmanager
 def left(kind: str, start: int, number: int) -> Iterator[None]:
-    """Note that the list of a kind that begins at `start` has `number` items from here on."""
+    """Note, during the block, that `number` items of the list of this kind that begins at `start` are left."""
     state = _reading.get()
     if state is None:
         yield
@@ -399,7 +399,7 @@ def read_settled(
     end: int | None,
     declared: Sequence[DeclaredSerializer] = (),
 ) -> tuple[Parsed, int]:
-    """Parse a header, and settle where bodies without reader end.
+    """Parse a header, and find the ends of snapshot bodies that have no reader.
 
     Args:
         parse: reads the whole header.
@@ -445,7 +445,7 @@ def read_settled(
             return attempt(Reading(classes))
         except OpenBodyError as error:
             first = error
-    # The header can be read at least once, however long it is.
+    # The budget allows reading the header at least once, however long it is.
     work = _work.get() or _Work(MAX_WORK + end)
     search = _Search(data, end, lambda ends, done: Reading(classes, ends, done=done), attempt, work)
     token = _work.set(work)
@@ -465,14 +465,14 @@ def read_settled(
 
 
 class _Search(Generic[Parsed]):
-    """Tries ends of unknown bodies, each body before those after it.
+    """Depth-first search for the ends of unknown bodies, in the order of the file.
 
     Args:
         data: holds the header.
         end: of the header.
         assume: makes the state of a parse under assumed ends.
         attempt: parses.
-        work: of this search and those around it.
+        work: budget of this search and of those around it.
 
     Attributes:
         solution: the first solution; None if there is none, or if solutions differ.
@@ -500,7 +500,7 @@ class _Search(Generic[Parsed]):
     def explore(
         self, ends: tuple[int, ...], error: OpenBodyError, done: dict[int, tuple[int, Serializer, int]]
     ) -> Reading | None:
-        """Try all ends of the body at which a parse under `ends` stopped; a solution, if there is one.
+        """Try all ends of the body at which a parse under `ends` stopped; return a solution, or None.
 
         Args:
             ends: assumed ends of the bodies before it.
@@ -544,7 +544,7 @@ class _Search(Generic[Parsed]):
             self._work.left -= state.parsed + _WORK_OF_PARSE
 
     def _compare(self, state: Reading, solution: Reading) -> None:
-        """Note where a solution differs from the first one: it begins as `state` does and ends as `solution`."""
+        """Note where a solution, read as `state` at first and then as `solution`, differs from the first solution."""
         assert self.solution is not None
         first = self.solution[1]
         read = len(state.snapshots)
@@ -558,7 +558,7 @@ class _Search(Generic[Parsed]):
 
 
 class _GivenUpError(Exception):
-    """The search is over without a proof."""
+    """The search ended without proving where the bodies end."""
 
     def __init__(self, what: str = "") -> None:
         super().__init__(what)
@@ -585,7 +585,7 @@ class Candidates:
             SERIALIZERS: [offset for offset, word in words.items() if word.endswith(b"_SERIALIZER")],
             STATES: names,
         }
-        # The key of a serializer with the version of the outer form: no body holds that, it is the header's own.
+        # Keys of serializers, each followed by the outer version. No body contains these bytes, so it ends before them.
         self._keys = [offset for offset in self._after[SERIALIZERS] if data[texts[offset] :][:4] == _OUTER_VERSION]
         counted = [offset - 2 for offset in names if offset > 1 and data[offset - 2] < 0x80]
         empty = [offset for offset in (end - 2,) if data[offset:end] == b"\0\0"]

@@ -80,10 +80,10 @@ def read_state_meta_info(reader: Reader) -> StateMetaInfo:
 
 
 def _read_serializer_key(reader: Reader) -> str:
-    """Read the key of a serializer; Flink's own where the offset is an assumption.
+    """Read the key of a serializer; where its offset is only assumed, it must be one of Flink's keys.
 
     Raises:
-        FormatError: it is another one.
+        FormatError: it is not one of Flink's keys.
     """
     start, key = reader.position, reader.utf()
     state = current_reading()
@@ -99,7 +99,7 @@ def _complete(
     read: dict[str, Serializer],
     unknown: Serializer,
 ) -> StateMetaInfo:
-    """Make the meta info of a state that is read up to an unknown snapshot; a placeholder for the rest."""
+    """Make the meta info of a state that was read up to an unknown snapshot, which stands for all unread ones."""
     keys = {
         BackendStateType.PRIORITY_QUEUE: (VALUE_SERIALIZER,),
         BackendStateType.OPERATOR: (VALUE_SERIALIZER,),
@@ -269,7 +269,7 @@ def _join(first: _Node, second: _Node) -> _Node | None:
 
 
 def _join_values(one: Any, other: Any) -> Any:
-    """None when they cannot be joined, or both are None."""
+    """Return the merged value; None when the two cannot be merged, or both are None."""
     if isinstance(one, Serializer | PojoField | PojoSubclass):
         return _join(one, other)
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):

@@ -198,7 +198,7 @@ TIMESTAMP_VERSION = 1
 ROW_VERSION_WITH_NAMES = 4
 ROW_DATA_KEY_VERSION = 0
 
-# Linked lists mark nulls since outer version 2, which stores nothing; from 3 on a flag stores it.
+# Linked lists always mark nulls in outer version 2, which stores no flag; from 3 on a flag stores whether they do.
 FIRST_LIST_WITH_NULLS = 2
 # The least that a Java stream takes: its header and one byte.
 _SMALLEST_STREAM = 5
@@ -900,7 +900,7 @@ def _default(given: int | None, otherwise: int) -> int:
 
 
 def _make_collection(of: LogicalType) -> Serializer:
-    """Serializer of a list or map, whose inner serializers are Java objects: known of values without inner types."""
+    """Make the serializer of a list or map; nested lists, maps and rows are refused: their Java object is not known."""
     key = of.children[0]
     if key.root in (*_COLLECTIONS, "ROW", "RAW") or (
         of.root == "MAP" and of.children[1].root in (*_COLLECTIONS, "ROW")
@@ -918,7 +918,7 @@ def _make_collection(of: LogicalType) -> Serializer:
 
 
 def _make_java_serializer(of: LogicalType) -> bytes:
-    """Java stream of the serializer of an element."""
+    """Make the Java stream of the serializer of an element."""
     (recorded,) = _recorded_row(f"ARRAY {of.root}").fields
     assert isinstance(recorded, ArrayData)
     content = _read(recorded.java[1])
@@ -927,7 +927,7 @@ def _make_java_serializer(of: LogicalType) -> bytes:
 
 
 def _make_type(of: LogicalType) -> JavaObject:
-    """Java object of a type, made of the recorded one of its kind."""
+    """Make the Java object of a type from the recorded object of the same kind."""
     (java,) = _recorded_row(_find_key(of)).java_types
     found = _read(java)
     assert isinstance(found, JavaObject)
@@ -945,7 +945,7 @@ def _make_type(of: LogicalType) -> JavaObject:
 
 
 def _with_fields(content: JavaValue, of: LogicalType) -> JavaValue:
-    """The list of the fields of a row, with other fields; lists are wrapped in lists that cannot be changed."""
+    """Return the Java list of the fields of a row with other fields; unmodifiable wrappers of the list are kept."""
     if not isinstance(content, JavaObject):
         return content
     if content.class_name != _ARRAY_LIST:
@@ -967,7 +967,7 @@ def _with_fields(content: JavaValue, of: LogicalType) -> JavaValue:
 
 
 def _with_attributes(content: JavaValue, of: LogicalType) -> JavaValue:
-    """The list of the attributes of a structured type, with other types; it has as many as the recorded one."""
+    """Return the Java list of the attributes of a structured type with other types; their number stays the same."""
     assert isinstance(content, JavaObject)
     types = {JavaString(name): _make_type(child) for name, child in zip(of.names, of.children, strict=True)}
     data = []
@@ -993,7 +993,7 @@ def _with_numbers(content: JavaObject, of: LogicalType) -> JavaObject:
 
 
 def _with_values(content: JavaObject, values: Mapping[str, JavaValue]) -> JavaObject:
-    """An object with other values of some fields."""
+    """Return a Java object with the values of some fields replaced."""
     data = []
     for desc, each in zip(hierarchy(content.class_desc), content.class_data, strict=True):
         assert isinstance(desc, JavaClassDesc)
@@ -1006,7 +1006,7 @@ def _find_key(of: LogicalType) -> str:
     if of.root == "RAW" and of.class_name == MAP_VIEW:
         return "RAW"
     if of.root in ("ARRAY", "MAP", "MULTISET"):
-        # The object of the inner type is replaced: any one of the kind does.
+        # Any recorded object of this kind will do: its inner type is replaced.
         return f"{of.root} INTEGER"
     if of.root == "STRUCTURED_TYPE":
         key = f"{of.root} {of.class_name}"
@@ -1036,7 +1036,7 @@ def _recorded_row(key: str) -> RowData:
 
 @lru_cache(maxsize=1)
 def _recorded() -> Mapping[str, RowData]:
-    """Recorded rows by the root of their column, of lists and maps with the root of what they hold."""
+    """Return the recorded one-column rows by the root of the type, for collections also that of their elements."""
     found: dict[str, RowData] = {}
     for line in RECORDED_FILE.read_text(encoding="utf-8").splitlines():
         _, _, raw = line.partition("\t")
@@ -1057,7 +1057,7 @@ def _read(java: bytes) -> JavaContent:
 class _Interning:
     """Objects of several streams as Java would write them in one: each class, constant and signature once.
 
-    Java gives an object that it meets again a back reference, and knows it by its identity.
+    Java writes a back reference for an object that it meets again, compared by identity.
     """
 
     def __init__(self) -> None:
@@ -1067,9 +1067,9 @@ class _Interning:
         self._done: dict[int, tuple[object, JavaContent]] = {}
 
     def take(self, value: JavaContent) -> JavaContent:
-        """Return the object with those classes, constants and signatures that were met before."""
+        """Return the object, with classes, constants and signatures replaced by equal ones that were met before."""
         if id(value) not in self._done:
-            # The object is kept, so that no other one gets its identity.
+            # The object is kept alive: Python could give the id of a freed object to another one.
             self._done[id(value)] = (value, self._make(value))
         return self._done[id(value)][1]
 

@@ -443,7 +443,7 @@ class Opaque(Serializer):
     Attributes:
         unknown_class: the snapshot class without a reader: `snapshot_class` itself or one nested in it.
         raw: the body of the snapshot, as written; None where its end is not known.
-        reason: why it cannot be read, where that is another reason than that nothing reads the class.
+        reason: why it cannot be read; empty if the only reason is that the class has no reader.
     """
 
     unknown_class: str
@@ -595,7 +595,7 @@ class ScalaMap(Serializer):
 
 @dataclass(frozen=True, kw_only=True)
 class Mapped(Serializer):
-    """`MappedSerializer`: values as the values of another type that a mapper of the job makes of them.
+    """`MappedSerializer`: a mapper of the job converts values to another type, whose serializer writes them.
 
     Attributes:
         mapper: class of the mapper.
@@ -923,7 +923,7 @@ VALUE_SERIALIZER = "VALUE_SERIALIZER"
 
 
 class BackendStateType(StrEnum):
-    """`StateMetaInfoSnapshot.BackendStateType`: registry of a state; the file holds the position in this order."""
+    """`StateMetaInfoSnapshot.BackendStateType`: registry of a state; files store the index in this order."""
 
     KEY_VALUE = "KEY_VALUE"
     OPERATOR = "OPERATOR"
@@ -935,8 +935,8 @@ class BackendStateType(StrEnum):
 class StateKind(StrEnum):
     """Use of a state.
 
-    Of keyed state the words of Flink's `StateDescriptor.Type`, of operator state those of
-    `OperatorStateHandle.Mode`; timers, state that only its operator knows, and network buffers have words of ours.
+    Keyed state has the names of Flink's `StateDescriptor.Type`, operator state those of `OperatorStateHandle.Mode`.
+    The names for timers, for state that only its operator can read, and for network buffers are not Flink's.
     """
 
     VALUE = "VALUE"

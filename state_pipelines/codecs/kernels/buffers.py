@@ -55,7 +55,7 @@ class OutputColumns:
         kind = self.kinds[index]
         capacity = max(1, capacity)
         size = capacity * kind.width if kind.width > 0 else 4 * (capacity + 1) if kind.width == 0 else 0
-        # Small batches are frequent, and most columns have neither nulls nor data.
+        # Allocate only the arrays in use: small batches are frequent, and most columns have neither nulls nor data.
         if size:
             self._values[index] = np.empty(size, np.uint8)
             self.table[op.VALUES, index] = self._values[index].ctypes.data
@@ -129,7 +129,7 @@ class InputColumns:
         return int(array.ctypes.data)
 
     def set_length(self, index: int, length: int) -> None:
-        """Set a column of values without content."""
+        """Set the length of a column whose values have no content."""
         self.table[op.CAPACITY, index] = length
 
     def set_validity(self, index: int, array: pa.Array) -> None:

@@ -182,7 +182,7 @@ def read_cell(code, program, pc, columns, blocks, depth):  # type: ignore[no-unt
 
 @njit(cache=True, inline="never")
 def append_null(columns, column):  # type: ignore[no-untyped-def]
-    """Return a value that is not there: zero bits, no bytes, no elements. False when the column is full."""
+    """Append a null: zero bits, no bytes, no elements. False when the column is full."""
     count = columns[op.COUNT, column]
     if count >= columns[op.CAPACITY, column]:
         return False
@@ -254,7 +254,7 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
         pool: address of constant bytes.
         columns: i64[8, m], see `opcodes`; counts and sizes are updated.
         base: address to which `starts` and `ends` are relative.
-        starts: i64[r] first byte of each record; -1: where the record before it ended.
+        starts: i64[r] first byte of each record; -1: the end of the previous record.
         ends: i64[r] end of the bytes each record may use.
         exact: a record must end where its bytes end.
         stops: i64[r], filled with where each record ended.

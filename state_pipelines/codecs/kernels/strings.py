@@ -58,7 +58,7 @@ def load_unit(position, end):  # type: ignore[no-untyped-def]
 def decode_text(position, end, units, target):  # type: ignore[no-untyped-def]
     """Convert UTF-16 units (varints) at `position` to UTF-8 at `target`: (end position, bytes written).
 
-    Instead of the bytes -1 where a unit is none, and `HALF` where half of a surrogate pair stands alone.
+    The second number is -1 for a unit that is cut off or too large, and `HALF` for a lone surrogate.
     """
     start = target
     left = units
@@ -146,7 +146,7 @@ def decode_java_text(position, end, target):  # type: ignore[no-untyped-def]
     start = target
     while position + 8 <= end:
         word = load_i64(position)
-        # A zero byte has a form of its own, so that bytes without the high bit are ASCII.
+        # Modified UTF-8 encodes U+0000 as two bytes; a byte without the high bit is ASCII.
         if word & _HIGH_BITS:
             break
         store_64(target, word)
@@ -267,7 +267,7 @@ def encode_text(source, size, extra, target):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="never")
 def encode_java_text(source, size, target):  # type: ignore[no-untyped-def]
-    """UTF-8 at `source` as modified UTF-8 at `target`; at most 2 * size bytes; address after it, or -1."""
+    """Convert UTF-8 to modified UTF-8 at `target` (at most 2 * size bytes); return the end address, or -1."""
     i = 0
     while i < size:
         byte = load_u8(source + i)
@@ -355,7 +355,7 @@ def write_number(value, at):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def format_numbers(offsets, data, scales, valid, text_offsets, text, capacity):  # type: ignore[no-untyped-def]
-    """Two's complement bytes (and scales) to text.
+    """Convert two's complement bytes (and scales) to decimal text.
 
     Args:
         offsets: i32[n + 1] into `data`.

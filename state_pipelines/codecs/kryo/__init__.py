@@ -64,7 +64,7 @@ def kryo_version(metadata_version: int) -> Version:
 
 
 def oldest_metadata_version(version: int) -> int:
-    """Return the oldest version of `_metadata` that says that its data is of a release line of Kryo.
+    """Return the oldest version of `_metadata` that implies data of a release line of Kryo.
 
     Version 4, of Flink 1.16, is the oldest with the properties of checkpoints.
     """
@@ -98,7 +98,7 @@ def read_kryo(
 
 
 def read_kryo_class(reader: Reader, serializer: tree.Kryo, version: Version) -> str | None:
-    """Read the class that is stored in front of an object; None is null.
+    """Read the class name that is stored in front of an object; None for a null object.
 
     Raises:
         FormatError: the bytes are no Kryo graph.

@@ -258,7 +258,7 @@ PRIMITIVES = {
 
 
 class ClassKind(StrEnum):
-    """Kind of a declared class, as a field list has it before the name."""
+    """Kind of a declared class, as written before its name in a field list."""
 
     ABSTRACT_ENUM = "abstract enum"
     """An enum whose constants have bodies."""
@@ -283,7 +283,7 @@ COLLECTION_KINDS = (ClassKind.LIST, ClassKind.SET, ClassKind.MAP)
 """Subclasses of collections."""
 
 _ENUMS = (ClassKind.ENUM, ClassKind.ABSTRACT_ENUM)
-# Longer texts first, since one may begin with another.
+# Longer texts first, since a shorter one may be a prefix of them.
 _KINDS = {
     "abstract enum": ClassKind.ABSTRACT_ENUM,
     "final class": ClassKind.FINAL,
@@ -485,7 +485,7 @@ def _members(name: str, body: object) -> list[tuple[str, str]]:
 
 
 def parse_type(text: str) -> JavaType:
-    """Return a type in the words of Java source.
+    """Parse a type that is written as in Java source.
 
     Raises:
         UsageError: not a type.
@@ -764,7 +764,7 @@ final java.util.Optional: [value: Object]
 
 @cache
 def known_classes(version: Version) -> FieldLists:
-    """Return the field lists of classes that everybody has, for one release line of Kryo."""
+    """Return the built-in field lists, for one release line of Kryo."""
     tuples = "\n".join(
         f"org.apache.flink.api.java.tuple.Tuple{arity}{_parameters(arity)}: "
         f"[{', '.join(f'f{i}: T{i}' for i in range(arity))}]"

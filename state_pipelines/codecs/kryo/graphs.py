@@ -62,7 +62,7 @@ MAX_DEPTH = 64
 _NULLS_PER_VALUE = 4
 _UNMARKED = ("java.lang.Integer", "java.lang.Boolean", "java.lang.Double", "java.lang.String")
 _STREAMED = ("java.util.Locale", "java.text.SimpleDateFormat")
-# Names of the module: looking a member up in its enum takes longer, and each value does so.
+# Module-level names: looking up a member of an enum takes longer, and it is done for every value.
 _EMPTY, _SINGLE, _SORTED = CollectionVariant.EMPTY, CollectionVariant.SINGLE, CollectionVariant.SORTED
 _IMMUTABLE, _ENUMS, _ARRAY = CollectionVariant.IMMUTABLE, CollectionVariant.ENUMS, CollectionVariant.ARRAY
 _MAP, _SET = CollectionKind.MAP, CollectionKind.SET
@@ -83,7 +83,7 @@ class GraphReader:
         self.class_name: str | None = None
         self.names: list[str] = []
         self.objects: list[object] = []
-        # For each object: how many values it has when references are expanded, and how many levels.
+        # For each object: the number of values when references are expanded, and the number of levels.
         self.sizes: list[tuple[int, int]] = []
         self.budget = ExpansionBudget(reader.remaining, reader.name, reader.position)
         self.spend = self.budget.spend
@@ -181,7 +181,7 @@ class GraphReader:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.reader.error(f"Kryo objects are nested more than {MAX_DEPTH} levels deep", start)
-        # A comparison takes less time than `max`, and each object makes it.
+        # A comparison is faster than `max`, and is made for every object.
         if self.depth > self.deepest:
             self.deepest = self.depth
         value = self._content(name, arguments, declared)
@@ -238,7 +238,7 @@ class GraphReader:
         return ObjectValue(name, tuple(value.items())) if isinstance(layout, Struct) else TypedValue(name, value)
 
     def _java(self, name: str) -> TypedValue:
-        """Return an object by `JavaSerializer`: later ones of the class and graph go on in the stream of the first."""
+        """Return an object of `JavaSerializer`; all objects of a class in one graph continue the same Java stream."""
         reader, stream = self.reader, self.java_streams.get(name)
         if stream is None:
             start = reader.position
@@ -252,9 +252,9 @@ class GraphReader:
         return TypedValue(name, content)
 
     def _message(self, name: str, format: MessageFormat) -> MessageValue:
-        """Return a length and the bytes of a message."""
+        """Read a message: a length, then its bytes."""
         raw = self.reader.take(self._size())
-        # A field of a message takes one byte or more.
+        # Each field of a message takes at least one byte, so its size limits the number of values.
         self.spend(len(raw))
         try:
             return MessageValue(name, raw, self.table.messages.decode(format, name, raw))
@@ -289,14 +289,14 @@ class GraphReader:
         if leaf is not None:
             self.spend(size)
             return ArrayValue(name, tuple(leaf.read(reader, self.version) for _ in range(size)))
-        # The class of an array counts as final in the serializer of arrays, regardless of its elements.
+        # For Kryo's array serializer, a component that is itself an array is final, whatever its elements are.
         read = self._element(component, arguments if self.version == 2 else (), final=component.name == ARRAY)
         return ArrayValue(name, tuple(read() for _ in range(size)))
 
     def _element(
         self, of: JavaType, arguments: tuple[JavaType, ...], nullable: bool = True, final: bool = False
     ) -> Callable[[], object]:
-        """Reads values of a declared type: objects of a final class, or class and object."""
+        """Return a function that reads values of a declared type: objects of a final class, or class and object."""
         if not final and not self.table.is_final(of):
             return lambda: self.any(arguments)
         name = class_name(of)
@@ -327,7 +327,7 @@ class GraphReader:
         return CollectionValue(name, shape.kind, items, comparator, element_class)
 
     def _collection_5(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> CollectionValue:
-        """Return a size, a comparator if sorted, then elements of the declared final class, of one class, or of any."""
+        """Read a size, a comparator if sorted, then elements: of the declared final class, of one class, or of any."""
         reader, start = self.reader, self.reader.position
         immutable = shape.variant is _IMMUTABLE
         final = bool(arguments) and self.table.is_final(arguments[0])
@@ -410,7 +410,7 @@ class GraphReader:
                 fields.append((member, leaf.read(self.reader, self.version)))
                 continue
             of = resolve(of, bindings)
-            # Kryo's RecordSerializer knows nothing of type arguments.
+            # Kryo's RecordSerializer ignores type arguments.
             arguments = () if record else self.table.arguments(of)
             fields.append((member, self._element(of, arguments)()))
         if name == "java.time.LocalDateTime":
@@ -441,7 +441,7 @@ class GraphReader:
         )
 
 
-# Names of the module: looking a member up in its enum takes longer, and each value does so.
+# Module-level names: looking up a member of an enum takes longer, and it is done for every value.
 _WRITER_EMPTY, _WRITER_SINGLE, _WRITER_SORTED = (
     CollectionVariant.EMPTY,
     CollectionVariant.SINGLE,
@@ -551,7 +551,7 @@ class GraphWriter:
         # Python interns short strings, so their identity is meaningless.
         if not isinstance(value, str | bytes) or len(value) > 1:
             self.met[id(value)] = len(self.met_objects)
-        # Keeps them alive too, or another object could take the identity of one.
+        # This keeps the objects alive, too: Python could give the id of a freed object to another one.
         self.met_objects.append(value)
         writer.varint(1)
         self._content(value, name, arguments)

@@ -115,7 +115,7 @@ def _find(serializer: tree.Kryo, version: Version, classes: FieldLists, messages
 
 
 class _ConversionFinder:
-    """Conversions of the types that one Kryo knows."""
+    """Finds the conversions of types for one Kryo serializer."""
 
     def __init__(self, table: ClassTable) -> None:
         self.table = table

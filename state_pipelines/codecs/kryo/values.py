@@ -176,7 +176,7 @@ def _write_big_integer(writer: Writer, value: object, _: Version) -> None:
 
 def _read_big_decimal(reader: Reader, version: Version) -> Decimal:
     unscaled = _read_big_integer(reader, version)
-    # Not through text, of which Python limits the digits.
+    # Not by way of text: Python limits the number of digits in it.
     sign, digits, _ = Decimal(unscaled).as_tuple()
     return Decimal((sign, digits, -classes.read_int(reader)))
 
@@ -222,7 +222,7 @@ def _write_bit_set(writer: Writer, value: object, version: Version) -> None:
 
 
 def _write_builder(writer: Writer, value: object, version: Version) -> None:
-    # Kryo 2 has a method of its own for builders, which knows no short form.
+    # Kryo 2 writes builders with a separate method, which has no marked ASCII form.
     classes.write_string(writer, _text(value), version, short=version == 5)
 
 
@@ -247,7 +247,7 @@ def _write_date(writer: Writer, value: object, version: Version) -> None:
 
 
 def _read_time(reader: Reader, version: Version) -> int:
-    """Kryo 2: hour, minute, nano, second. Kryo 5 leaves zeros at the end out and complements the last field."""
+    """Kryo 2: hour, minute, nano, second. Kryo 5 leaves out zeros at the end and complements the last stored field."""
     if version == 2:
         hour, minute, nano, second = reader.u8(), reader.u8(), classes.read_int(reader), reader.u8()
         return ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nano
@@ -466,7 +466,7 @@ class ClassTable:
         self.custom = {**self.defaults, **self.custom}
 
     def find_serializer(self, name: str) -> str | None:
-        """Return the Kryo serializer of its own that a class has; empty where its name is not known, None for none."""
+        """Return the custom Kryo serializer of a class: None if it has none, empty if its name is not known."""
         if name in self.custom:
             return self.custom[name]
         for serializer in self.defaults.values():
@@ -476,7 +476,7 @@ class ClassTable:
         return None
 
     def find_own_layout(self, name: str) -> Layout | None:
-        """Return the layout of what the Kryo serializer of a class writes: declared or registered; None for neither."""
+        """Return the declared or registered layout of the data of a class's Kryo serializer; None if it has neither."""
         text = next((text for each, text in self.messages.layouts if each == name), None)
         return find_class_layout(name) if text is None else parse_layout(text)
 
@@ -513,7 +513,7 @@ class ClassTable:
         return find_leaf(name, self.version)
 
     def enum(self, name: str) -> ClassDeclaration | None:
-        """Return the enum of a class, which may be the class of one constant; None when it is no declared enum."""
+        """Return the declared enum of a class, or of the class of a constant with a body; None if there is none."""
         declared = self.find(name)
         if declared is None and (body := _BODY_CLASS.fullmatch(name)):
             declared = self.find(body[1])
@@ -551,7 +551,7 @@ class ClassTable:
         return {name: _erase(of) for name, of in zip(declared.parameters, arguments, strict=True)}
 
     def arguments(self, of: JavaType) -> tuple[JavaType, ...]:
-        """Return type arguments that the serializer of a field's value gets to see.
+        """Return the type arguments that Kryo passes to the serializer of a field's value.
 
         Kryo 2 propagates only classes, one level deep, also to arrays of generic classes. Kryo 5 propagates all levels,
         but not to arrays.

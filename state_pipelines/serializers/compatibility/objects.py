@@ -60,7 +60,7 @@ _PROMOTIONS = {
     "bytes": ("string",),
     "string": ("bytes",),
 }
-# Attributes that the equality of two schemas in Java ignores.
+# Attributes that Avro's `Schema.equals` ignores.
 _NOT_COMPARED = frozenset({"doc", "aliases"})
 _REMEDY = "Keep the schema readable (a default, an alias), or change it in a migration"
 
@@ -101,7 +101,7 @@ def _parse(node: Avro, named: dict[str, dict[str, object]]) -> object:
 def _normalize(schema: object) -> object:
     """Return the attributes that `Schema.equals` compares: all but documentation."""
     if isinstance(schema, dict):
-        # `EnumSchema.equals` leaves out the default of the enum; ascending is the order of fields that name none.
+        # `EnumSchema.equals` ignores the default of the enum; a field without an order is ascending.
         skipped = _NOT_COMPARED | ({"default"} if schema.get("type") == "enum" and "symbols" in schema else set())
         kept = {key: _normalize(value) for key, value in schema.items() if key not in skipped}
         if kept.get("order") == "ascending":
@@ -242,7 +242,7 @@ def _strings(values: object) -> list[str]:
 
 
 def _same_name(writer: dict[str, object], reader: dict[str, object]) -> bool:
-    """Simple names are the same, or an alias of the reader is the full name of the writer."""
+    """Return whether simple names are the same, or an alias of the reader is the full name of the writer."""
     name = str(writer["name"])
     if name.rpartition(".")[2] == str(reader["name"]).rpartition(".")[2]:
         return True
@@ -493,7 +493,7 @@ def _pojo(old: Pojo, new: Pojo) -> Compatibility:
 
 def _compare_fields_pojo(old: Pojo, new: Pojo) -> list[Compatibility]:
     successors = {field.name: field for field in new.fields}
-    # Fields that a class no longer had when the snapshot was written again are gone.
+    # Unresolved fields count as removed: the class no longer had them when the snapshot was written again.
     kept = {
         field.name: successors[field.name]
         for field in old.fields
@@ -530,7 +530,7 @@ def _compare_fields_pojo(old: Pojo, new: Pojo) -> list[Compatibility]:
 
 
 def _find_owner(field: PojoField) -> str | None:
-    """Return what `FindField` says about the Java field of a field; None where nothing is known."""
+    """Return the class in which Flink finds the Java field: empty if there is none, None if it is not known."""
     find = _find_field.get()
     return None if find is None or field.declaring_class is None else find(field.declaring_class, field.name)
 
@@ -559,8 +559,8 @@ def _unreadable_pojo(field: PojoField) -> SerializerDifference:
 def _is_gone(field: PojoField, old: Pojo, new: Pojo) -> bool:
     """Return whether Flink no longer finds such a Java field.
 
-    It looks in the class that declared the field. A superclass that declares no field of the new POJO may have been
-    left by it, and may have the field still.
+    Flink looks in the class that declared the field. If that class declares no field of the new POJO, it may have
+    stopped being a superclass, and may still have the field.
     """
     owner = field.declaring_class
     return owner in (None, old.pojo_class) or any(each.declaring_class == owner for each in new.fields)
@@ -599,7 +599,7 @@ def _removed(
     remedy = "Nothing to do if the values may go"
     twins = [quote(each.name) for each in added if each.serializer == field.serializer and each.name != field.name]
     if successor is not None:
-        # Flink asks the class that declared the field, then its superclasses, but no subclass.
+        # Flink looks for the field in the class that declared it and in its superclasses, but in no subclass.
         reason = (
             f"the field {name} moved from {field.declaring_class} down to {successor.declaring_class}, where Flink "
             "does not look for it: its values are lost without a word"

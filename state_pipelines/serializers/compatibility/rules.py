@@ -151,7 +151,7 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def combine(compatibilities: Iterable[Compatibility]) -> Compatibility:
-    """Return one comparison made of several."""
+    """Merge several comparisons into one."""
     compatibilities = tuple(compatibilities)
     return Compatibility(
         worst(each.outcome for each in compatibilities),
@@ -204,7 +204,7 @@ def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
     if isinstance(old, Opaque) or isinstance(new, Opaque):
         return _compare_opaque(old, new)
     if isinstance(new, PythonValue):
-        # Flink stores the snapshot of plain bytes for it.
+        # Its snapshot class is that of plain byte arrays, so the rule is chosen by the node.
         return rule.dispatch(PythonValue)(old, new)
     if _identify(old) != _identify(new):
         succeed = _successors.get((old.snapshot_class, new.snapshot_class))
@@ -240,8 +240,8 @@ def rule(old: Serializer, new: Serializer) -> Compatibility:
     """Compare two serializers of the same family (registered by family); paths of findings are relative.
 
     Composites without a rule of their own follow `CompositeTypeSerializerSnapshot`; outer data of classes that are not
-    Flink's are undetermined where they differ, since `resolveOuterSchemaCompatibility` decides. For other families
-    nothing is known.
+    Flink's are undetermined where they differ, since `resolveOuterSchemaCompatibility` decides. Other
+    serializers without a rule are undetermined unless they are equal.
     """
     if isinstance(old, Composite):
         return compare_nested(old, new, *_compare_outer(old, new))
@@ -273,7 +273,7 @@ def _holds_serializers(value: object) -> bool:
 
 
 def compare_nested(old: Serializer, new: Serializer, *outer: SerializerDifference) -> Compatibility:
-    """Return the rule of composites: the number of nested serializers, then each of them.
+    """Compare two composites: the number of nested serializers, then each of them.
 
     Args:
         old: the old composite.
@@ -395,10 +395,10 @@ _COMPARES_OUTER = (GenericArray, Nullable, PositionalRow, LinkedListOf)
 
 
 def _is_unnoticed(old: Serializer, new: Serializer) -> bool:
-    """Return whether Flink detects no difference: for composites it compares only the outer data."""
+    """Return whether Flink misses the difference: for composites it compares only the outer data."""
     if not isinstance(old, Composite) or not isinstance(new, Composite) or len(old.nested) != len(new.nested):
         return False
-    # The snapshot class of a user may look at the family of the old one.
+    # The snapshot class of a user may check which class wrote the old snapshot.
     if (
         isinstance(new, _COMPARES_OUTER)
         or new.snapshot_class in java_types.CASE_CLASSES
@@ -456,7 +456,7 @@ def _value(node: TtlAware) -> Serializer:
 def compare_python_values(old: Serializer, new: Serializer) -> Compatibility:
     """Compare two serializers, at least one of which has a declared type.
 
-    A coder of PyFlink reads the bytes of another one without a word, or fails on the first value.
+    PyFlink does not compare coders: the new one reads wrong values from old bytes, or fails on the first value.
     """
     if not isinstance(old, PythonValue) or not isinstance(new, PythonValue):
         side = "new job" if isinstance(old, PythonValue) else "snapshot"
@@ -471,7 +471,7 @@ def compare_python_values(old: Serializer, new: Serializer) -> Compatibility:
 
 
 def compare_class(before: str, after: str, old: Serializer, new: Serializer) -> Compatibility:
-    """Return same class name, or incompatible."""
+    """Compare two class names; different names are incompatible."""
     if before == after:
         return SAME
     reason = f"the class {before} became {after}; Flink knows no renaming of classes or packages"
@@ -552,7 +552,7 @@ def _scala_enum(old: ScalaEnum, new: ScalaEnum) -> Compatibility:
 
 @rule.register(BeamSerializer)
 def _beam(old: BeamSerializer, new: BeamSerializer) -> Compatibility:
-    # Which coder wrote the bytes of keys may be known on one side alone.
+    # The coder inside of the key bytes may be known on one side only; then there is nothing to compare.
     unknown = old.coder.is_key_bytes and new.coder.is_key_bytes and not (old.coder.components and new.coder.components)
     if unknown or old.coder == new.coder:
         return SAME
@@ -626,7 +626,7 @@ def _case_class(old: CaseClass, new: CaseClass) -> Compatibility:
 
 @rule.register(Coproduct)
 def _coproduct(old: Coproduct, new: Coproduct) -> Compatibility:
-    """Compare sealed traits; up to version 2 of the snapshot, and the order of the subtypes, without Flink's notice."""
+    """Compare sealed traits. Flink misses other or reordered subtypes; up to snapshot version 2 any difference."""
     kept = new.classes[: len(old.classes)] == old.classes
     if kept and new.snapshot_version >= _FIRST_COMPARED_COPRODUCT:
         return compare_nested(old, new)
@@ -659,7 +659,7 @@ def _case_object(old: CaseObject, new: CaseObject) -> Compatibility:
 
 
 def _unnoticed(compatibility: Compatibility) -> Compatibility:
-    """Findings inside of a serializer that answers *compatible as is* whatever its nested serializers say."""
+    """Mark findings as unnoticed: the serializer around them answers *compatible as is* in any case."""
     return combine(
         single(
             replace(
@@ -745,7 +745,7 @@ def find_exchangeable_columns(node: Serializer, path: str, *, compares_names: bo
     Args:
         node: as the snapshot holds it.
         path: its path.
-        compares_names: `find_renamed_fields` compares the columns of rows with names.
+        compares_names: leave out rows with names, whose columns `find_renamed_fields` compares.
     """
     for where, each in list_paths(node, path):
         if not isinstance(each, RowData) or (compares_names and each.names is not None):
@@ -759,7 +759,7 @@ def find_exchangeable_columns(node: Serializer, path: str, *, compares_names: bo
 
 
 def find_exchangeable_views(states: Mapping[str, Serializer]) -> Iterator[SerializerDifference]:
-    """Yield the views of the aggregates of an operator that have one type, so that only numbers tell them apart.
+    """Yield views of an operator's aggregates that have one type, so that only the numbers in their names differ.
 
     Args:
         states: serializers of the values by state name.
@@ -782,7 +782,7 @@ def _exchangeable(path: str, what: str) -> SerializerDifference:
 
 
 def find_named_rows(node: Serializer, path: str) -> Iterator[SerializerDifference]:
-    """Yield the SQL rows whose snapshot has version 4, whose last bytes Flink up to 2.3 reads as the next snapshot."""
+    """Yield the SQL rows with snapshot version 4: Flink up to 2.3 takes its last bytes for the next snapshot."""
     if isinstance(node, RowData) and node.snapshot_version >= ROW_VERSION_WITH_NAMES:
         yield SerializerDifference(
             path=path,
@@ -837,7 +837,7 @@ def _sorted_map(old: SortedMapOf, new: SortedMapOf) -> Compatibility:
         resolve_nested(before, after).within(step)
         for step, before, after in zip(("{key}", "{value}"), old.nested, new.nested, strict=True)
     )
-    # Flink compares only the comparators; it does detect those that it cannot read.
+    # Flink compares only the comparators: it misses changes of the nested serializers, unless it cannot read them.
     unnoticed = tuple(
         replace(each, unnoticed=each.outcome is not Outcome.AS_IS and not each.error) for each in nested.findings
     )
