@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _RULES = (
-    # Classes are those of the new states too.
+    # `--classes` is allowed without `--base`: it also describes the classes of the new states.
     Needs(("--files", *(each for each in SNAPSHOT_FLAGS if each != "--classes")), ("--base",), "it is about the base"),
     Excludes("--dry-run", ("--discard-partial",), "a dry run removes nothing"),
 )

@@ -285,7 +285,7 @@ def _choose_code(error: StateError) -> int:
     """The exit code of a command that ends with an error."""
     if isinstance(error, IncompatibleError | ProofError):
         return ANSWER_IS_NO
-    # Bytes of a version that is not known may be whole.
+    # Data of an unknown version are not damaged as far as we can see: the result is undetermined.
     return UNDETERMINED if isinstance(error, UnsupportedVersionError) else WRONG_USE
 
 

@@ -122,7 +122,7 @@ def command(
     profile = _profile(snapshot, ttl) if with_profile or ttl else None
     notes, damage = report.notes, report.damage
     if profile is not None:
-        # Damage that the report has found too is one error.
+        # Report damage once that both the report and the profile have found.
         notes, damage = [*notes, *profile.notes], list(dict.fromkeys([*damage, *profile.damage]))
     if as_json:
         shown = {**report.to_json(), "notes": notes}

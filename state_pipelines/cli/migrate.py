@@ -204,7 +204,7 @@ def _note_step(step: Step, fields: dict[str, tuple[str | None, list[str]]]) -> N
             for before, after in names:
                 if "." in before:
                     fields[before.partition(".")[0].rstrip("[]")][1].append(f"{before} renamed to {after}")
-            # Renamed together: two fields may exchange their names.
+            # Take out all renamed fields before adding any: two fields may exchange their names.
             taken = {after: fields.pop(before) for before, after in names if "." not in before}
             for name, each in taken.items():
                 each[1].append("renamed")

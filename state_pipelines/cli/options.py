@@ -61,7 +61,7 @@ def choice_option(name: str, choices: Iterable[Enum], default: Enum, help: str) 
 def _use_storage_options(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         use_storage_options(load_storage_options(value))
-        # Processes that Spark starts read it too.
+        # An environment variable, because processes that Spark starts read it too.
         os.environ[VARIABLE] = (
             str(Path(value).absolute()) if not is_options_text(value) and Path(value).exists() else value
         )

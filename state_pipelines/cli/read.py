@@ -320,7 +320,7 @@ def show_rows(names: list[str], batches: Iterable[pa.RecordBatch], limit: int) -
     # One row more than is shown tells whether there are more.
     rows = [row for batch in take(batches, limit + 1) for row in to_rows(batch)]
     shown = rows[:limit]
-    # A namespace that no row has says nothing.
+    # Hide the column of the namespace if it is null in all rows.
     names = [each for each in names if each != "state_namespace" or any(row[each] is not None for row in shown)]
     table = make_table(*names, right=tuple(each for each in names if each in ("key_group", "subtask", "list_index")))
     for row in shown:

@@ -341,7 +341,7 @@ def _change_pins(
     if pin is not None:
         directory, path = _find_pinnable(roots, pin, keys)
         pin_snapshot(directory, path, reason=reason, tags=tags, keys=keys)
-    # Pins of directories above count for the roots too.
+    # Pin files of directories above the roots protect snapshots of the roots too.
     above = dict.fromkeys(each for root in roots for each in find_above(root.location)[0])
     directories = [*(root.location for root in roots), *above]
     if unpin is not None:

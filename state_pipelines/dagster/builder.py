@@ -101,7 +101,7 @@ def _replace(asset: dg.AssetsDefinition, error: StateError) -> dg.AssetsDefiniti
 
 
 def _fail(error: StateError) -> Iterator[dg.MaterializeResult[None]]:
-    # Dagster takes the function of an asset with checks for one with many results, which must be a generator.
+    # Dagster requires a generator function for an asset with checks, since it yields several results.
     raise error
     yield
 

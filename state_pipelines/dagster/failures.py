@@ -170,7 +170,7 @@ def _list_tags(error: StateError) -> Iterator[tuple[str, str]]:
 
 def to_tag(text: str) -> str:
     """Return a text as the value of a tag: at most 255 characters that databases store."""
-    # Names in snapshots may have halves of characters.
+    # Names in snapshots may contain lone surrogates, which UTF-8 cannot encode.
     return text.encode(errors="backslashreplace").decode()[:_TAG_SIZE]
 
 

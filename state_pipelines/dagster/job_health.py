@@ -238,7 +238,7 @@ def describe_health(job: FlinkJob, health: Health) -> dict[str, Any]:
     }
     commands = [each.command for each in report.findings if each.command]
     if commands:
-        # The run of this job mends it where there are revisions.
+        # If the job has revisions, propose its migration run before the commands of the findings.
         run = [f"launch {job.prefix(_TO_MIGRATE)} for the snapshot that it starts from"] if job.migrations else []
         metadata["proposed"] = list_texts([*run, *commands])
     if report.notes:

@@ -158,7 +158,7 @@ def _select(
 ) -> UnresolvedAssetJobDefinition:
     selection = dg.AssetSelection.assets(*map(job.key, assets))
     tags = {**({PRIORITY_TAG: str(priority)} if priority else {}), **job.tags}
-    # In the launchpad; without it, the fields that matter come after those of files.
+    # The launchpad shows this configuration; its own default would list the file options before these fields.
     config: Any = {"ops": {job.op(savepoints.RESCALED_SAVEPOINT): {"config": NUMBERS}}} if name == RESCALE else None
     return AssetJob(
         name=job.prefix(name), selection=selection, description=description, tags=tags or None, config=config

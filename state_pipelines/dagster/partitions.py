@@ -90,7 +90,7 @@ def explain_removal(job: FlinkJob, key: str) -> str:
     known = stored.find(key)
     if not known and key not in stored.deleted:
         return ""
-    # Of deleted snapshots, the inventory has only the keys.
+    # Only the keys of deleted snapshots are known, so the key has to tell checkpoints from savepoints.
     if not inventory.is_checkpoint_key(key) and not any(each.kind is SnapshotKind.CHECKPOINT for each in known):
         return ""
     try:

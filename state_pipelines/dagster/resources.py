@@ -206,7 +206,7 @@ class JobResource(dg.ResourceDefinition):
         return set()
 
     def _check(self, key: str, definition: dg.ResourceDefinition) -> None:
-        # Of resources with fields; all others are values or functions.
+        # Only resources with fields have `configurable_resource_cls`; others are plain values or functions.
         cls = getattr(definition, "configurable_resource_cls", type(definition))
         if not issubclass(cls, self._class):
             raise dg.DagsterInvalidDefinitionError(

@@ -213,7 +213,7 @@ def build_failed_runs(job: FlinkJob, *, jobs: Collection[str], assets: Collectio
         """Reports failed runs of the job in its log and, if the job has a `webhook`, as JSON to its URL."""
         stored: dict[str, Any] = json.loads(context.cursor) if context.cursor else {}
         reports = _Reports(job, context, frozenset(jobs), frozenset(assets), dict(stored.get("undelivered", {})))
-        # `record_id`: the cursor of Dagster's own sensors of failures, as which this one began.
+        # `record_id`: read cursors of earlier releases too, in which this was a run failure sensor of Dagster.
         after = stored.get("after", stored.get("record_id"))
         after = _find_newest(share_instance(context)) if after is None else reports.report_new(after)
         cursor = json.dumps({"after": after, "undelivered": reports.undelivered})
@@ -332,7 +332,7 @@ def describe_failure(job: FlinkJob, instance: dg.DagsterInstance, run: dg.Dagste
     failed = sorted({key.to_user_string() for step in outcome.failed_steps for key in planned.get(step, ())})
     every = sorted({key.to_user_string() for keys in planned.values() for key in keys})
     snapshot = run.tags.get("dagster/partition")
-    # The hidden job of runs of automation and of the button *Materialize* has a name that says nothing.
+    # Runs of automation and of the button *Materialize* have a hidden job, whose name is no help.
     name = _shorten(failed or every) if run.job_name.startswith("__") else run.job_name
     subject = f"{name} failed" + (f" for {snapshot}" if snapshot else "")
     return {
@@ -451,14 +451,14 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
         seen = set(stored.get("seen", ()))
         unseen = [mark for mark in reversed(there) if mark not in seen]
         if tick.beginning is None:
-            # Without the rows of kinds that get no partition, which may be many.
+            # Leave out the rows of kinds that get no partition; they may be many.
             kinds = update.inventory.table["kind"].to_pylist()
             unseen = [mark for mark in unseen if job.watch.matches_kind(kinds[there[mark]])]
         tick.look_at_all(dict(zip(unseen, update.inventory.take(there[mark] for mark in unseen), strict=True)))
         waiting = tick.waiting + update.pending
         if waiting:
             context.log.info("%d snapshots wait for the next tick", waiting)
-        # Without the marks of deleted snapshots, which would let the cursor grow without bound.
+        # Drop the marks of deleted snapshots; otherwise the cursor would grow without bound.
         cursor: dict[str, Any] = {"seen": sorted((seen & there.keys()).union(tick.handled))}
         if tick.beginning is not None and (waiting or tick.undecided):
             cursor["beginning"] = tick.beginning.to_json()

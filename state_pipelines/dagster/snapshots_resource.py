@@ -51,7 +51,7 @@ class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
     @classmethod
     def of(cls, job: FlinkJob) -> SnapshotsResource:
         """Return the resource of a job."""
-        # The URL of a webhook is often a secret, and the UI shows the fields of resources.
+        # Exclude the URL of the webhook: it is often a secret, and the UI shows the fields of resources.
         return cls(description=job.model_dump_json(exclude={"webhook"}))
 
     @cached_property

@@ -35,7 +35,7 @@ class TestJob:
         others: further definitions of the code location, such as the assets that are tested.
     """
 
-    # Not a test, for pytest.
+    # Tell pytest that this class is not a test.
     __test__ = False
 
     job: FlinkJob

@@ -451,7 +451,7 @@ def build_new_program(job: FlinkJob) -> dg.SensorDefinition:
     @flink_sensor(job, NEW_PROGRAM, interval=INTERVAL, runs=UPGRADE, status=dg.DefaultSensorStatus.STOPPED)
     def new_program(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
         """Requests an upgrade when the new program, its settings or revisions change."""
-        # A digest, and the number of programs that were requested: an earlier one that returns is another.
+        # Cursor: digest and a counter of requested programs, so that a return to an earlier program is a new request.
         last, _, number = (context.cursor or "").partition(" ")
         try:
             mark = identify_program(make_request(job))

@@ -108,11 +108,11 @@ def make_plan(job: FlinkJob) -> RetentionPlan:
     return plan_retention(
         find_roots(job),
         policy,
-        # The second pass is that of the application.
+        # One pass is enough here: applying the plan makes the second one.
         grace=timedelta(0),
         path_mapping=job.reach,
         audit_log=job.retention_runs.audit_log,
-        # The application reads everything again.
+        # Stored references are enough for a plan: applying it reads all snapshots again.
         references=join(resolve(find_roots(job)[0]), RETENTION_DIRECTORY, f"references-{job.name}.parquet"),
     )
 

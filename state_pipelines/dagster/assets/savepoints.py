@@ -549,7 +549,7 @@ class MigratedSavepoint(SavepointMaker[MigrationRunConfig]):
         if directory is None or not is_local(resolve(directory.path)):
             return NO_METADATA
         with warnings.catch_warnings():
-            # A beta feature of Dagster 1.13, to which the dependencies are pinned.
+            # Uses a beta feature of Dagster 1.13; the dependencies pin this release.
             warnings.simplefilter("ignore", dg.BetaWarning)
             references: list[dg.LocalFileCodeReference | dg.UrlCodeReference] = [
                 dg.LocalFileCodeReference(file_path=each.path, label=each.revision) for each in directory.revisions
