@@ -468,7 +468,7 @@ def _(layout: Pane, reader: Reader, tail: bool) -> Value:
         raise reader.error(f"{flags:#04x} is no pane of Beam", start)
     timing = _TIMINGS[flags >> 2 & 3]
     # Without stored indices both are 0. An on-time index that is not stored is -1 for an early pane, else the
-    # # same as the index.
+    # same as the index.
     index = read_var_number(reader) if indices else 0
     on_time = read_var_number(reader) if indices == 2 else -1 if timing == "EARLY" and indices else index
     return {

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 MAX_DEPTH = 64
 """Largest depth of nested values."""
 # `_tidy` leaves single spaces only, so these patterns cannot match the same white space in several ways: trying all
-# # ways could take minutes.
+# ways could take minutes.
 _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*|#[^\n]*", re.DOTALL)
 _TOKEN = re.compile(r"\"[^\"]*\"|'[^']*'|[\w.]+|[^\s]")
 _NAMESPACE = re.compile(r"^namespace java ([\w.]+)", re.MULTILINE)

@@ -271,7 +271,7 @@ class _Machine:
         """Refuse keys that take too long to hash or to find; `twins` counts the keys of each hash."""
         for key in keys:
             # Nobody can provoke collisions here: Python salts hashes of text and bytes, and these integers are their
-            # # own hashes.
+            # own hashes.
             if isinstance(key, _TEXTS) or (isinstance(key, int) and -_UNIQUE_HASHES < key < _UNIQUE_HASHES):
                 continue
             self._keys.spend(_count_key(key))

@@ -565,7 +565,7 @@ OLD_FOOTER_SIZE = 48
 OLD_MAGIC = 0xDB4775248B80FB57
 
 # Size of the first read of a table: it covers a small table, else most often the index. On object storage another
-# # request costs more than these bytes.
+# request costs more than these bytes.
 _TAIL_SIZE = 1 << 16
 _LARGEST_TAIL = 1 << 20
 _TAIL_SHARE = 64
