@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def refuse_drafts(chain: Chain) -> None:
-    """Make sure that nothing is left to be filled in.
+    """Refuse revisions with placeholders (`TODO`) that are still to be filled in.
 
     Raises:
         MigrationError: a step still says `TODO`; names the file.
@@ -256,7 +256,7 @@ def describe_shapes(operator: JobOperator) -> dict[str, StateShape]:
 
 
 def _describe_state(state: JobState) -> StateMetaInfo | None:
-    """The meta info that a snapshot of the state would hold; None for timers and for incomplete descriptions."""
+    """Make the meta info that a snapshot of the state would hold; None for timers and incomplete descriptions."""
     of = state.serializers
     match state.group:
         case StateGroup.LIST if Subject.ELEMENT in of:
@@ -366,7 +366,7 @@ class _Attempt:
     def find_steps(
         self, old: StateShape, new: StateShape, renames: Mapping[str, str] | None
     ) -> tuple[list[st.Step], Differences]:
-        """Steps that make the new shape of the old one.
+        """Find steps that turn the old shape into the new one.
 
         Raises:
             MigrationError: there are none.
@@ -396,7 +396,7 @@ class _Attempt:
     def find_way_back(
         self, old: StateShape, new: StateShape, up: list[st.Step], renames: Mapping[str, str]
     ) -> tuple[list[st.Step], str]:
-        """The downgrade, or why there is none."""
+        """Find the steps of the downgrade, or the reason why there are none."""
         try:
             reached = self.apply(old, up)
             steps, _ = self.find_steps(reached, old, {after: before for before, after in renames.items()})
@@ -404,7 +404,7 @@ class _Attempt:
             return [], f"no step takes it back: {error.what}"
         if has_todo(steps):
             return [], f"no conversion from {describe(new.payload)} to {describe(old.payload)} is known"
-        # A change of the kind comes first on the way up, so it is the last on the way back.
+        # The upgrade changes the kind of state first, so the downgrade changes it last.
         return steps, ""
 
     def apply(self, shape: StateShape, steps: list[st.Step]) -> StateShape:
@@ -449,7 +449,7 @@ def _change_kind(old: StateShape, new: StateShape, *, back: bool) -> st.Kind:
         assert new.map_key is not None
         return st.Kind(StateKind.MAP, map_key=st.MapKey(new.map_key, TODO))
     if new.kind == StateKind.VALUE and before == StateKind.LIST:
-        # On the way back every list has the one element that the way up made.
+        # In a downgrade every list has exactly one element: the upgrade made it of a value.
         return st.Kind(StateKind.VALUE, expression="`values`[0]" if back else TODO)
     return st.Kind(new.kind, expression=TODO if before == StateKind.MAP else None)
 

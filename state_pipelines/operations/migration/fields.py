@@ -98,7 +98,7 @@ def refuse_null(struct: PayloadStruct, slot: Slot, sql: str, context: PlanContex
 
 
 def where_owned(struct: PayloadStruct, slot: Slot, sql: str) -> str:
-    """Return null for values of classes that lack the field, to which the expression does not apply."""
+    """Return SQL that gives null, instead of `sql`, for values of those subclasses that do not have the field."""
     owners = {struct.class_names[index] for index, _ in slot.owners} if struct.class_names else set()
     if owners == set(struct.class_names):
         return sql
@@ -107,7 +107,7 @@ def where_owned(struct: PayloadStruct, slot: Slot, sql: str) -> str:
 
 
 def refuse_nulls_inside(sql: str, of: SlotType, context: PlanContext) -> str:
-    """Values of a field that SQL makes, without null in the fields of POJOs inside as `refuse_null` has it."""
+    """Return SQL of the same values that fails for nulls in fields of the POJOs inside; see `refuse_null`."""
     if not isinstance(of, tree.Serializer) or find_bare(sql) or contains_opaque(of, context.layouts):
         return sql
     made = "made"
@@ -116,7 +116,10 @@ def refuse_nulls_inside(sql: str, of: SlotType, context: PlanContext) -> str:
 
 
 def find_null_check(payload: tree.Serializer, context: PlanContext) -> Project | Replace | None:
-    """The stage after one that makes payloads as a whole: the same payloads, without such nulls; None without any."""
+    """Make a stage that refuses nulls in fields of POJOs, to follow a stage that computes whole payloads.
+
+    Return None if the payload has no field that must not be null.
+    """
     inner = payload.inner if isinstance(payload, tree.Nullable) else payload
     if isinstance(inner, tree.Pojo | tree.PositionalRow | tree.Tuple):
         columns = _check_fields(inner, "", context, 0)
@@ -140,7 +143,7 @@ def _check_fields(node: tree.Serializer, base: str, context: PlanContext, depth:
 
 
 def _check(node: tree.Serializer, sql: str, context: PlanContext, depth: int) -> str:
-    """SQL of the same values, without null in fields of POJOs inside; `sql` itself without such fields."""
+    """Return SQL of the same values that fails for nulls in POJO fields inside; `sql` itself without such fields."""
     element, key = f"e{depth}", f"k{depth}"
     match node:
         case tree.Nullable(inner=inner):
@@ -390,7 +393,7 @@ def _change_inside(node: Node, sql: str, step: _FieldStep, context: PlanContext,
     if not into.startswith("[]"):
         raise MigrationError(f"`{into}` is no part of a path", hint="Elements of a list and values of a map go by `[]`")
     inner = into.removeprefix("[]")
-    # Lambdas may be nested, each with names of its own.
+    # Lambdas may be nested: a suffix gives the variables of each level names of their own.
     suffix = f"_{len(inner) // 2 + 1}" if inner else ""
     element, index, key = (quote_name(f"{each}{suffix}") for each in ("element", "index", "key"))
     arguments, entry = element, f"(`key`, {element})"

@@ -244,8 +244,8 @@ class Apply:
 class StateMerge:
     """States joined by key and namespace (and user key); `sql` is over columns named like `inputs`.
 
-    Values beside a map, which is the first input then, are those of the key at each of its entries. `own_keys` leaves
-    out keys that the first input does not have.
+    VALUE states may be joined to a MAP state, which is the first input then: each entry of the map gets the value of
+    its key. `own_keys` leaves out keys that the first input does not have.
     """
 
     inputs: tuple[tuple[str, Flow], ...]
@@ -257,7 +257,7 @@ class StateMerge:
 
     @property
     def is_beside(self) -> bool:
-        """Whether the rows are the entries of a map, with values of their keys beside them."""
+        """Whether the rows are the entries of a map state, to which the values of other states are joined by key."""
         first, *others = (each.shape.kind for _, each in self.inputs)
         return first == StateKind.MAP and StateKind.MAP not in others
 
@@ -266,7 +266,7 @@ Flow = Read | Apply | StateMerge
 
 
 def walk_flow(flow: Flow, *, beside: bool = False) -> Iterator[Flow]:
-    """The flow and all that it comes from, last first; with `beside` also the flows that its stages look at."""
+    """Yield the flow and its inputs, recursively, the flow first; with `beside` also flows that its stages look up."""
     yield flow
     match flow:
         case Apply(input=inner, stage=stage):
@@ -278,7 +278,7 @@ def walk_flow(flow: Flow, *, beside: bool = False) -> Iterator[Flow]:
 
 
 def list_beside(stage: Stage) -> tuple[Flow, ...]:
-    """The flows that a stage looks at beside its input: sessions that the rows follow, the state that keeps keys."""
+    """List the flows that a stage reads besides its input: sessions that rows follow, a state that filters by key."""
     match stage:
         case Rekey(sessions=Sessions(windows=windows)):
             return (windows,)
@@ -291,7 +291,7 @@ def list_beside(stage: Stage) -> tuple[Flow, ...]:
 
 
 def name_step(flow: Flow, step: str) -> Flow:
-    """The flow with a step for all nodes that have none yet."""
+    """Return the flow with `step` as the name of the step in all nodes that do not name one yet."""
     if isinstance(flow, Read) or flow.step:
         return flow
     if isinstance(flow, Apply):

@@ -102,7 +102,7 @@ def apply_migration(schemas: Schemas, migration: Migration, direction: Direction
         plan = plan_migrations(schemas.operators[name], chain, operators=names, context=schemas.context)
         after[name] = plan.new_shapes
         if plan.back is not None:
-            # States without a way back are not among those that come back.
+            # The opposite migration does not restore states without a downgrade, so these are not compared.
             before = {state: shape for state, shape in schemas.operators[name].items() if state in plan.back.states}
             exact = exact and sign_shapes(plan.back.new_shapes.values()) == sign_shapes(before.values())
     return replace(schemas, operators=after), exact
@@ -165,14 +165,14 @@ def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -
         base: name of the position before the first revision.
     """
     names = (base, *(each.revision for each in revisions))
-    # The next step each way is enough to refuse most positions.
+    # Trying one revision up and one down is enough to refuse most positions.
     findings = [_judge(revisions, schemas, index, reach=1) for index in range(len(names))]
     findings = [
         each if each.refused else _judge(revisions, schemas, index, reach=len(revisions))
         for index, each in enumerate(findings)
     ]
     fitting = [index for index, each in enumerate(findings) if not each.refused]
-    # A downgrade need not bring back the serializer to the last detail, but one that does is the better witness.
+    # A downgrade may restore a serializer only approximately; positions at which all are restored exactly win.
     fitting = [index for index in fitting if findings[index].exact] or fitting
     reasons = {
         name: each.refused or "the serializers of another position fit better"
@@ -187,7 +187,7 @@ def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -
 
 
 def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: int) -> _Finding:
-    """Whether the snapshot may be at a position, by as many revisions above and below it."""
+    """Judge whether the snapshot may be at a position: try to apply up to `reach` revisions above and below it."""
     exact = True
     shapes = schemas
     for migration in revisions[index : index + reach]:
@@ -214,7 +214,7 @@ def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: 
 
 
 def _changes_types(migration: Migration) -> bool:
-    """Whether there is a step that does nothing else."""
+    """Return whether a step of the migration only changes types."""
     steps = (step for change in migration.changes for step in change.upgrade)
     return any(isinstance(step, Cast | Convert) and step.expression is None for step in steps)
 
@@ -222,7 +222,7 @@ def _changes_types(migration: Migration) -> bool:
 def _find_lost(migration: Migration, after: Schemas) -> set[tuple[str, str]] | None:
     """States, by operator and name, whose earlier shape is unknown; '' stands for all states of an operator.
 
-    None says that a change without a way back has not been applied yet: it still fits, and would change serializers.
+    Return None if a change without a downgrade has not been applied yet: it still fits and would change serializers.
     """
     lost: set[tuple[str, str]] = set()
     for change in migration.changes:
@@ -239,7 +239,7 @@ def _find_lost(migration: Migration, after: Schemas) -> set[tuple[str, str]] | N
 
 
 def _leave_out(migration: Migration, schemas: Schemas, lost: set[tuple[str, str]]) -> Migration:
-    """The migration without changes that cannot be taken back, and without those of states that are lost."""
+    """Return the migration without the changes that have no downgrade and those of the states in `lost`."""
     kept = []
     for change in migration.changes:
         names = _name_states(change, schemas)
@@ -362,7 +362,7 @@ class RevisionDirectory:
         return [(each, Direction.DOWNGRADE) for each in reversed(self.revisions[end:start])]
 
     def name(self, position: int) -> str:
-        """The revision after so many; mirror of `locate`."""
+        """Return the name of the last of the first `position` revisions, `base` for 0; the inverse of `locate`."""
         return self.revisions[position - 1].revision if position else BASE
 
     def current(self, snapshot: Snapshot | Schemas) -> Position:

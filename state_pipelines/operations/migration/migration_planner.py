@@ -106,12 +106,12 @@ def plan_migrations(
         for migration, direction in reversed(chain)
     ]
     try:
-        # What comes back is compared with the old values.
+        # The proof compares the restored values with the old ones, so nulls need no refusal here.
         returning = _Planner(plan.new_shapes, replace(plan.context, permits_null=True))
         back = returning.run(turned, operators, possible=True)
     except MigrationError as error:
         if planner.impossible:
-            # What comes after a change without a way back may need what that change took.
+            # Later downgrades may need fields or states that a change without a downgrade removed.
             return replace(plan, reason=reason, impossible=dict.fromkeys(shapes, reason))
         error.what = f"the way back does not fit: {error.what}"
         raise
@@ -169,7 +169,7 @@ class _Planner:
 
     def __init__(self, shapes: Mapping[str, StateShape], context: PlanContext) -> None:
         self.shapes = shapes
-        # Payloads that steps reach list all their subclasses themselves, under the names that they have by then.
+        # `_complete` adds all known subclasses to the payloads that steps change; later steps may rename them there.
         self.given = context.layouts
         self.notes: list[str] = []
         self.context = replace(context, layouts=replace(context.layouts, subclasses=()))
@@ -261,7 +261,7 @@ class _Planner:
         self.losses.setdefault(subject, {}).update(dict.fromkeys(fields, reason))
 
     def _step(self, subject: str, step: st.Step) -> str:
-        """Apply a step; the name that the state has afterwards."""
+        """Apply a step; return the name that the state has afterwards."""
         if isinstance(step, st.Key):
             self._rekey(step)
             return subject
@@ -344,7 +344,7 @@ class _Planner:
             self.states[name] = Apply(flow, check, flow.shape)
 
     def _complete(self, flow: Flow) -> Flow:
-        """A state of the snapshot with all subclasses of its POJOs, those too that only other states list."""
+        """Add to a state of the snapshot the subclasses of its POJOs that only other states list."""
         if not isinstance(flow, Read) or flow.shape.kind not in _MIGRATED:
             return flow
         return replace(flow, shape=flow.shape.with_payload(complete(flow.shape.payload, self.given)))
@@ -441,7 +441,7 @@ class _Planner:
             raise MigrationError(f"there is a state {name} already", hint="Rename or drop that one first")
 
     def _put(self, olds: Collection[str], news: Mapping[str, Flow]) -> None:
-        """New states in place of old ones, where the first of these was."""
+        """Replace old states by new ones, at the position of the first old one."""
         states: dict[str, Flow] = {}
         placed = False
         for name, flow in self.states.items():
@@ -501,7 +501,7 @@ class _Planner:
         shape = self._with_payload(flow.shape.with_name(into), payload)
         kind = StateKind.MAP if is_beside else next(iter(kinds))
         shape = shape.with_kind(kind, shape.payload, shape.map_key)
-        # A value beside a map has the times of the entries.
+        # A value that is joined to a map gets the TTL access times of the entries.
         shape = shape.with_ttl(enabled=flow.shape.ttl if is_beside else any(each.shape.ttl for each in flows.values()))
         # SQL names the states as the migration does.
         named = tuple((python_name(each.shape.info) or name, each) for name, each in flows.items())

@@ -209,7 +209,7 @@ def make_steps(
         dropped = [names[position] for position in reading.gone]
     else:
         made.append(st.Reorder(tuple(columns[each] for each in order), path.removesuffix(".")))
-        # Names that are positions are those of the new order.
+        # Columns that are named by position (`f0`, `f1`, ...) have the names of the new order after `reorder`.
         by_position = columns == [f"f{position}" for position in range(len(columns))]
         last = range(len(reading.origins), len(columns))
         dropped = [f"f{position}" if by_position else columns[order[position]] for position in last]
@@ -392,7 +392,7 @@ class Defaults:
 
 
 def _default(of: object, *, strict: bool) -> str:
-    """A primitive of Java is never null; whether a field is one, serializers do not say."""
+    """Return SQL of a default: zero or FALSE for types that may be primitives of Java, since serializers do not say."""
     match of:
         case tree.Basic(kind=kind) if kind in _WHOLE:
             return "0"
@@ -655,7 +655,7 @@ def _shifts(new: Node, olds: list[Slot], news: list[Slot], path: str, of: _Compa
         if not _same(one, other):
             kind, nullable = name_type(f"{path}{other.name}", other.type)
             steps.append(st.Cast(f"{path}{one.name}", kind, TODO, nullable=nullable))
-    # Without an open step the last fields would go, although others may be gone.
+    # Without a step that says TODO the draft could be run, and drop the last fields although others may be gone.
     steps = steps or [st.Set(f"{path}{each}", TODO) for each in names[: len(news)]]
     of.found.steps += [*steps, *(st.Drop(f"{path}{each}") for each in reversed(names[len(news) :]))]
     of.found.added += [f"{path}{each.name}" for each in news[len(olds) :]]
@@ -669,7 +669,7 @@ def _shifts(new: Node, olds: list[Slot], news: list[Slot], path: str, of: _Compa
 
 
 def _may_be(one: Slot, other: Slot) -> bool:
-    """Whether a field may be another one at another position: of its type, or of another version of its class."""
+    """Return whether two fields may be the same one, shifted: they have one type, or versions of one class."""
     if isinstance(one.type, tree.Serializer) and isinstance(other.type, tree.Serializer):
         return _is_one_class(one.type, other.type)
     return _same(one, other)
@@ -762,7 +762,7 @@ def _node_class(node: Node) -> type:
 
 
 def _reaches(old: SlotType, new: SlotType) -> bool:
-    """Whether dotted paths reach the fields of both."""
+    """Return whether both types are structs of one kind, so that steps with dotted paths can change their fields."""
     if isinstance(old, tree.Nullable) and isinstance(new, tree.Nullable):
         return _reaches(old.inner, new.inner)
     if isinstance(old, AvroType) and isinstance(new, AvroType):

@@ -134,7 +134,7 @@ class StateShape:
                 raise MigrationError(
                     "map state of Python functions does not become state of another kind, or the reverse"
                 )
-            # Java has a list of byte arrays for both.
+            # In Java, VALUE and LIST state of Python functions are the same: a list of byte arrays.
             return self.with_payload(replace(payload, kind=kind))
         inner = ttl(payload) if self.ttl else payload
         value: tree.Serializer = inner

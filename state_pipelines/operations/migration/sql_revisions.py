@@ -178,7 +178,7 @@ class _Fillings:
 
     def __init__(self, comparison: PlanComparison, tables: Mapping[str, str]) -> None:
         self.tables, self.used = tables, set[str]()
-        # The columns of sinks show by which key an aggregate is, those of states do not.
+        # Meanings of sink columns end with the key of the aggregate (` by (...)`), those of state columns do not.
         self.meanings = {each.column: each.new.partition(" by (")[0] for each in comparison.sinks}
 
     def find(self, column: PlannedColumn) -> tuple[str, str] | None:
@@ -479,7 +479,7 @@ class _OperatorDraft:
             return
         lists = ["?" in each.plain_template for each in (verdict.old, new)]
         if any(lists):
-            # Where rows are taken back, several calls have a list with the number of rows of each.
+            # If the input retracts, a view that serves several calls holds an array: the number of rows for each call.
             if not all(lists) or len(verdict.old.calls) > MOST_FILTERS or None in verdict.bits:
                 raise IncompatibleError(
                     f"the {new.meaning} are kept for {len(verdict.old.calls)} calls in another form than for "
@@ -534,10 +534,10 @@ def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColu
     """SQL over the entries of a view: its distinct values are their keys."""
     if "?" in view.plain_template or "{0}" in view.plain_template:
         raise IncompatibleError(f"values of {view.meaning} are not folded, since they are rows or have lists of marks")
-    # A value whose rows have all been taken back, or that was taken back before it came, has no positive number.
+    # The count of a value is not positive if all its rows were retracted, or a retraction came before its row.
     values = "transform(filter(entries, entry -> entry.value > 0), entry -> entry.key)"
     if len(view.calls) > 1:
-        # Each call has a bit; that of a call without FILTER is set for all values.
+        # Each call has a bit in the mask of a value; the bit of a call without FILTER is set for all values.
         bit = next(index for index, call in enumerate(view.calls) if is_unfiltered(call))
         values = f"transform(filter(entries, entry -> shiftright(entry.value, {bit}) & 1L = 1L), entry -> entry.key)"
     of = describe_type(replace(column.type, nullable=True))
@@ -556,7 +556,7 @@ def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColu
 
 
 def _make_extreme(column: PlannedColumn, value: str, size: str) -> str:
-    """SQL of the accumulator of a MAX or MIN that takes back rows (`MaxWithRetractAggFunction`).
+    """SQL of the accumulator of a MAX or MIN over an input that retracts (`MaxWithRetractAggFunction`).
 
     Its values are in a state of their own, so that the map in it is what `NullSerializer` writes.
     """

@@ -79,10 +79,10 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
 
 
 def _require_user_keys(step: st.Kind, before: StateKind) -> None:
-    """Refuse to lose the user keys of a map without a word.
+    """Refuse a step that loses the user keys of a map unless its `discard` names them.
 
     Raises:
-        MigrationError: the step makes a list of the values alone, or discards what there is not.
+        MigrationError: the step makes a list of the values alone, or `discard` names something that it does not lose.
     """
     names = set(re.findall(r"\w+", step.payload.expression or ""))
     loses = before == StateKind.MAP and step.to == StateKind.LIST and not names & {"map_key", st.TODO}
@@ -173,7 +173,7 @@ class SessionStates:
 
     @property
     def contents(self) -> tuple[str, ...]:
-        """States without an entry of which a session has no contents."""
+        """The states that hold the contents of the sessions; a session without an entry in them is empty."""
         return tuple(name for name in (WINDOW_CONTENTS, *_SQL_CONTENTS) if self.roles.get(name) is SessionRole.STORED)
 
     def require_followed(self, *, nondeterministic: bool) -> None:
@@ -183,7 +183,7 @@ class SessionStates:
             nondeterministic: the expression of the step gives other values each time, so for each state others.
 
         Raises:
-            MigrationError: it does, or only their class knows how the windows become one.
+            MigrationError: `nondeterministic` is set, or the windows are of a class whose merging is not known.
         """
         if nondeterministic:
             raise MigrationError(

@@ -129,7 +129,7 @@ def _name_by_texts(content: Any) -> Any:
 
 
 def _read_body(entry: _Entry, body: Any, directory: Path) -> Any:
-    """The fields of a step of what its entry says in other words."""
+    """Replace the shorthands of an entry (`default`, `avro`) by the fields of the step."""
     unknown = [name for name in _FLAGS if entry.kind in (st.Add, st.Cast) and name in body]
     if unknown:
         raise MigrationError(f"unknown entries {', '.join(unknown)}")
@@ -173,7 +173,7 @@ def _read_avro(given: object, class_name: object, directory: Path) -> tree.Seria
 
 
 def _complete(entry: _Entry, made: st.Step, body: Any) -> st.Step:
-    """Check what the annotations of fields do not say, and add what a type says beside itself."""
+    """Check rules that the annotations of fields cannot express, and set the flags that follow from a type's text."""
     if entry.noun and not getattr(made, entry.whole):
         raise MigrationError(f"`{entry.name}` names no {entry.noun}")
     match made:

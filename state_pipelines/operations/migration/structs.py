@@ -358,7 +358,7 @@ def name_raw(name: str) -> str:
 
 
 def find_root(slot: Slot, context: PlanContext) -> str:
-    """SQL of a struct or collection whose parts are passed on, but for those that a step changes."""
+    """Return SQL of a struct or collection; where it holds opaque values, its raw column if no step has changed it."""
     bare = find_bare(slot.sql)
     if bare is None or not isinstance(slot.type, tree.Serializer) or not contains_opaque(slot.type, context.layouts):
         return slot.sql
@@ -791,7 +791,7 @@ def _strip(member: Any) -> Any:
         return _strip(member.inner)
     if not is_dataclass(member) or isinstance(member, type):
         return member
-    # A serializer of a user may write other data with each version of its snapshot.
+    # For a user's serializer also the version of its snapshot counts: it may stand for another data format.
     alike = {} if isinstance(member, tree.Serializer) and is_custom(member) else _ALIKE
     changes = {each.name: _strip(getattr(member, each.name)) for each in fields(member) if each.name not in alike}
     changes |= {each.name: alike[each.name] for each in fields(member) if each.name in alike}

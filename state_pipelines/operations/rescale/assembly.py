@@ -275,7 +275,7 @@ class FileAssembly:
         return 1 if is_local(self.target) else REMOTE_FILES
 
     def run(self) -> int:
-        """Write it; bytes written.
+        """Write the file; return the bytes written.
 
         Raises:
             ProofError: the new file does not hold what was written.
@@ -307,7 +307,7 @@ class Assembler:
         joined = join_ranges(ranges)
         size = sum(map(len, joined))
         if size <= INLINE_LIMIT and all(each.stream.location is None for each in joined):
-            # Flink takes inlined handles of one name for one and the same.
+            # Flink treats inlined handles with the same name as the same state, so the name must be unique.
             data = b"".join(read_stream_range(each.stream, each.start, each.end) for each in joined)
             return ByteStreamStateHandle(str(uuid.uuid4()), data)
         name = make_file_name()
@@ -316,7 +316,7 @@ class Assembler:
 
 
 def join_ranges(ranges: Sequence[StreamRange]) -> tuple[StreamRange, ...]:
-    """The same bytes in fewer ranges: those that lie side by side become one, empty ones go."""
+    """Join ranges that are adjacent in one stream, and leave out empty ones; the bytes stay the same."""
     joined: list[StreamRange] = []
     for each in ranges:
         if not len(each):
@@ -500,14 +500,14 @@ def assemble_keyed(
             return handle
         found[number] = handle
     for database, numbers in databases.items():
-        # One handle for all subtasks, by which readers know that they share the database.
+        # All subtasks get the same handle, so that readers can see that they share the database.
         shared = replace(database, key_groups=_join([database.key_groups, *(ranges[each] for each in numbers)]))
         found.update((each, shared) for each in numbers)
     return [found[number] for number in range(parallelism)]
 
 
 def _join(ranges: Sequence[KeyGroupRange]) -> KeyGroupRange:
-    """The range of several that overlap."""
+    """Return the range from the first to the last key group of several ranges."""
     start = min(each.start for each in ranges)
     return KeyGroupRange(start, max(each.end for each in ranges) + 1 - start)
 
@@ -558,7 +558,7 @@ def _assemble(
         return None
     first = files[0]
     if not raw and isinstance(first.handle, KeyGroupsStateHandle) and sum(map(len, intersections)) < len(own):
-        # The heap backend reads a section of each key group of the handle.
+        # The heap backend expects a section for every key group that the handle names.
         return NeedsRecords("some key groups of a new subtask have no state")
     offsets = dict.fromkeys(own, NEVER_STARTED if raw else NO_SECTION)
     shared = _share(files, [section for _, section in wanted]) if narrow else None
@@ -584,7 +584,10 @@ def _find_header(file: SectionStream) -> StreamRange:
 
 
 def _share(files: Sequence[SectionStream], sections: Sequence[Section]) -> StreamStateHandle | None:
-    """The one old file of some sections, up to the last of them; None when they do not lie side by side in one file."""
+    """Return a handle over the file that holds some sections, cut after the last one.
+
+    Return None if the sections are not adjacent in one file.
+    """
     ordered = sorted(sections, key=lambda each: each.start)
     end = ordered[-1].end if ordered else files[0].header_end
     delegates = {_shorten(file.handle.delegate, end) for file in files}
@@ -882,7 +885,7 @@ def _keep(
 
 
 def _can_share(file: ElementStream, delegate: StreamStateHandle, whole: Set[StreamStateHandle]) -> bool:
-    """Whether copies of broadcast state may stay in a file: its list elements have a handle, or there are none."""
+    """Return whether copies of broadcast state may stay in a file: its list elements, if any, have a handle."""
     return delegate in whole or not _select_lists(_name_states(file.states))
 
 
@@ -944,7 +947,7 @@ def _join_headers(files: Sequence[ElementStream], dropped: Set[str]) -> tuple[by
         names = dict.fromkeys(name for file in files for name in file.ranks)
         return files[0].header, {name: rank for rank, name in enumerate(names)}
     for file in (file for file in files if not file.raw):
-        # What is joined is rewritten, so that the parts must be known to come out as they are.
+        # A joined header is written again, so it must be possible to reproduce each old one byte by byte.
         with at(file=file.stream.name):
             if _write_header(file.parsed[0]) != file.header:
                 raise UnsupportedError(

@@ -168,7 +168,7 @@ class Shuffle:
                 if hashes is not None:
                     records = replace(records, key_groups=assign_key_groups(hashes, self.max_parallelism))
                 elif self.max_parallelism != self.source.context.max_parallelism:
-                    # A remainder of a remainder, since one number divides the other.
+                    # The new max parallelism divides the old one: no hash is needed to find the new key group.
                     records = replace(records, key_groups=records.key_groups % np.int32(self.max_parallelism))
                 spill.add(pairs[old], records)
         states = {infos[old].name: spill.states.get(new, RecordDigest()) for old, new in self.states}
@@ -219,7 +219,7 @@ class Gather:
         return count_threads(self.hasher) if len(self.sources) == 1 else 1
 
     def run(self) -> WrittenFile:
-        """Write it, and read it again; what an attempt that died has left is replaced.
+        """Write the file and read it again; leftovers of a failed attempt are replaced.
 
         A key group is held whole only when snapshots are merged.
 
@@ -301,7 +301,7 @@ class Collect:
         return count_threads(None, self.inputs[0].files) if len(self.inputs) == 1 else 1
 
     def run(self) -> WrittenFile:
-        """Write it, and read it again; what an attempt that died has left is replaced.
+        """Write the file and read it again; leftovers of a failed attempt are replaced.
 
         Raises:
             ProofError: what was written is not what was there.
@@ -347,7 +347,7 @@ class Collect:
                         raise UsageError(f"state {new} of the new header is not {name}", where=Where(state=name))
 
     def _check(self, taken: Digests) -> None:
-        """Read the old files again, in another way: what the first reading lost was not in what it counted either."""
+        """Read the old files again by other code: the digests of the first reading lack the records that it missed."""
         there: list[Digests] = []
         for given in self.inputs:
 
@@ -431,7 +431,7 @@ def _list_blocks(runs: Iterable[tuple[Index, Iterator[bytes]]]) -> Iterator[tupl
 def _write_blocks(
     writer: CanonicalWriter, blocks: Sequence[tuple[int, Block]], rule: MergeRule, context: RecordContext
 ) -> Digests:
-    """Write sections of some key groups; what was left out of each state because it came twice."""
+    """Write sections of some key groups; return the duplicates that were left out, by state."""
     runs, duplicates = merge_duplicates(gather_runs(blocks), rule, writer.header, context)
     writer.write_sections(*join_runs(runs))
     return duplicates
@@ -440,7 +440,7 @@ def _write_blocks(
 def _finish(
     task: Gather | Collect, writer: CanonicalWriter, expected: Digests, dropped: Digests, duplicates: Digests
 ) -> WrittenFile:
-    """Read what was written again, and tell about it.
+    """Read the written file again, and describe it.
 
     Raises:
         ProofError: it is not what is expected, without the duplicates.
@@ -809,7 +809,7 @@ class RecordMove:
 
 
 def has_keyed_state(operator: Operator) -> bool:
-    """Whether it has keyed state, managed or raw."""
+    """Return whether an operator has keyed state, managed or raw."""
     return any(each.managed_keyed_state or each.raw_keyed_state for each in operator.metadata.subtasks)
 
 
@@ -876,7 +876,7 @@ def move_records(
 
 
 def check_chosen_keys(plan: RescalePlan, moved: Sequence[MovedRecords]) -> None:
-    """Refuse a choice of keys of which none is there."""
+    """Refuse a choice of keys if the state has none of them."""
     for each, own in zip(plan.operators, moved, strict=True):
         choice = each.edited.request.keys
         if choice is None:

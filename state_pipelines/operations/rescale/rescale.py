@@ -185,7 +185,7 @@ def count_reader_splits(operator: Operator) -> int | None:
 
 
 def _is_left(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is a split that is still to be read, and not one that another row is."""
+    """Return whether a row is a split that is still to be read, and no duplicate of a split in another row."""
     return not (row.get("status") in _ASSIGNED or row.get("processed") or row.get("finished"))
 
 
@@ -294,7 +294,7 @@ class _Planner:
             )
 
     def _hand_on(self, assembler: Assembler) -> list[KeyedHandles] | NeedsRecords:
-        """Keyed state of the one source that has any."""
+        """Assign keyed state to the new subtasks; only one of the merged snapshots has any."""
         keyed = [operator for operator in self._sources if has_keyed_state(operator)]
         if not keyed:
             return [(None, None)] * self.parallelism
@@ -316,7 +316,7 @@ class _Planner:
             raise UnsupportedError(f"{name} cannot be dropped", hint="Drop the operator, or another of its states")
 
     def _why_records(self) -> str:
-        """Why records must move; empty when they need not."""
+        """Explain why keyed state must be rewritten record by record; empty if it can be reused as bytes."""
         keyed = [operator for operator in self._sources if has_keyed_state(operator)]
         if any(operator.max_parallelism != self.max_parallelism for operator in keyed):
             return "other key groups"
@@ -498,7 +498,7 @@ class _Planner:
 
     @property
     def _hands_out(self) -> bool:
-        """Whether operator state comes to other subtasks, or some of it goes."""
+        """Return whether operator state moves to other subtasks, or some of it is dropped."""
         return bool(self.parallelism != self.metadata.parallelism or self.edited.merged or self.dropped)
 
     def _find_moved(self, state: OperatorState) -> MovedKeyGroups | None:
@@ -686,7 +686,7 @@ def _note_conflicts(plans: Sequence[OperatorTasks]) -> list[str]:
 
 
 def _note_max_parallelism(plans: Sequence[OperatorTasks]) -> list[str]:
-    """Reminder that the job decides what it restores with."""
+    """Remind the user that the job must set the new max parallelism itself."""
     changed: dict[int, list[str]] = {}
     for plan in plans:
         before, after = plan.change.max_parallelism
@@ -872,7 +872,7 @@ def _make_metadata(plan: RescalePlan, moved: Sequence[MovedRecords]) -> Checkpoi
 
 
 def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
-    """Search the written state for the keys that were to go."""
+    """Search the written state for keys that the request removes."""
     for each in plan.operators:
         choice = each.edited.request.keys
         if choice is None or choice.keep:
@@ -905,7 +905,7 @@ def _find_read(plan: OperatorTasks, own: MovedRecords) -> Mapping[str, RecordDig
     if not own.found or edited.merged or plan.dropped or edited.request.keys is not None:
         return None
     read = [file.key_groups for _, file in edited.operator.keyed_files]
-    # Databases that several subtasks share have more than the subtasks read of them.
+    # Subtasks that share a database read only their ranges of it; then the digests do not cover all that is stored.
     return own.found if read == [file.key_groups for file in edited.operator.files.open_stored()] else None
 
 

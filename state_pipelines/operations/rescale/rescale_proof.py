@@ -572,7 +572,7 @@ def _compare(
         if name in side.dropped:
             expected = RecordDigest()
         else:
-            # Copies may have their entries in different orders, and any of them may be the one that goes on.
+            # Copies of broadcast state may differ in the order of their entries, and any copy may be reused.
             expected = sum(copies if copies and copies <= kinds else kinds, RecordDigest())
         # A handle that names the state without an offset holds no copy.
         copied = (pair for each in after for pair in each.copies[name].items())
@@ -630,7 +630,7 @@ def _by_sections(
 
 
 def _is_reformed(name: str, before: Iterable[ProofCounts], after: Iterable[ProofCounts]) -> bool:
-    """Whether what is there has another form than what was there; subclasses of POJOs may be listed together."""
+    """Return whether a state is described differently afterwards; lists of POJO subclasses may have been joined."""
     old, new = ({info for each in found for info in each.infos.get(name, ())} for found in (before, after))
     if new <= old:
         return False
@@ -717,7 +717,7 @@ def _find_differences(row: StateProof, side: ProofSide, run: Runner) -> tuple[Re
     if row.keyed and row.state != KEYED_STATE and row.state not in side.dropped:
         before = [file for each in side.before for file in each.files.open_stored()]
         after = [file for _, file in side.after.keyed_files]
-        # Entries that were to go are missing by intent; which these are, only their number says.
+        # Entries that the request removes are missing by intent; only their number is known, not their keys.
         removed = side.removed.get(row.state)
         may_lack = removed is not None and removed.records > 0
         counts, rows = find_differing_records(row.state, before, after, run, may_lack=may_lack)

@@ -144,7 +144,7 @@ def require_restorable(
                 where=Where(file=kept.path),
                 hint="This call has deleted nothing; the job has newer snapshots by now, plan again",
             ) from error
-        # Files that cannot be seen count as missing: what the plan deletes may be all that is left.
+        # A file that cannot be checked counts as missing: what the plan deletes may be the last restorable state.
         errors = [
             each for each in report.findings if each.severity is Severity.ERROR or each.property is Property.FILES
         ]
@@ -204,7 +204,7 @@ class DeletionBatches:
         return not self.remaining and not self.failed
 
     def drop_unplanned(self, left: Iterable[AuditRecord], planned: set[str]) -> None:
-        """Log what an interrupted run was going to delete and the plan of now keeps, or no longer finds."""
+        """Log paths that an interrupted run was going to delete and that the current plan keeps or no longer finds."""
         now = self._context.clock()
         dropped = [record for record in left if record.path not in planned]
         states = self._stat(dropped)
@@ -231,7 +231,7 @@ class DeletionBatches:
                 return
             self._needed.update(needed)
             if vanished and any(each.kind is PathKind.METADATA for each in todo):
-                # The plan may keep a snapshot because of one that has vanished: decide again which ones stay.
+                # A snapshot has vanished, perhaps one that the policy counts among those to keep: plan again.
                 plan = context.make_plan(
                     frozenset((each.path, each.bytes, each.modified) for each in todo), todo, timedelta(0)
                 )
@@ -394,7 +394,7 @@ def to_record(
 def _is_as_planned(state: FileEntry, planned: PlannedPath) -> bool:
     if state.size != planned.bytes:
         return False
-    # A storage without times gives none in the plan either.
+    # The plan has no time if the storage gives none; then only the size is compared.
     return planned.modified is None or is_same_time(state.modified, planned.modified)
 
 
@@ -611,7 +611,7 @@ class Application(ApplyContext):
             fingerprint, records, time=now, roots=list(plan.roots), quarantine=self.quarantine, bytes=plan.bytes
         )
         for run in runs:
-            # The new plan holds what an interrupted run has left.
+            # The new plan includes what an interrupted run left undone, so the interrupted run is finished.
             if not run.finished and run.read_header().get("roots") == list(plan.roots):
                 run.finish(now, superseded_by=fingerprint)
         return new

@@ -64,7 +64,7 @@ class Area(Enum):
 
 
 def is_temporary_name(name: str) -> bool:
-    """Whether a file is one that becomes another by renaming: an unfinished `_metadata`, for instance."""
+    """Return whether a file is temporary, to be renamed when complete: an unfinished `_metadata`, for instance."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -94,7 +94,7 @@ def find_area(parents: tuple[str, ...]) -> tuple[Area, int] | None:
 
 
 def is_flink_directory(parents: tuple[str, ...]) -> bool:
-    """Whether Flink makes directories of this name there; `parents` ends with the directory itself."""
+    """Return whether Flink makes such a directory; `parents` are the names on its path, its own name last."""
     name = parents[-1]
     return (
         name in (SHARED, TASK_OWNED)
@@ -387,7 +387,7 @@ def _apply_rules(
     for name, snapshots in groups.items():
         rule = rules[name]
         reasons = _keep(rule, snapshots, found.time)
-        # A snapshot that misses files does not take the place of one that can be restored.
+        # Apply the rule also without damaged snapshots, so that none of these displaces a restorable one.
         whole = [snapshot for snapshot in snapshots if restorable[snapshot.key] is not False]
         for key, texts in _keep(rule, whole, found.time).items():
             reasons[key] = list(dict.fromkeys((*reasons.get(key, ()), *texts)))
@@ -588,7 +588,7 @@ class FileJudge:
             self._judge_file(file)
         for link in self._found.links:
             self._mark_unknown(link, "a symbolic link or special file; links are not followed")
-        # Nothing is deleted that a `_metadata` still names: all of these go first, the oldest before the others.
+        # Delete all `_metadata` first, the oldest before the others, so that none names a file that is gone.
         self.delete.sort(key=_find_turn)
         self.delete += self._judge_directories()
         self.keep.sort(key=lambda path: path.path)
@@ -755,7 +755,7 @@ class FileJudge:
         """The reason for which a file stays whose random name a kept snapshot references elsewhere, or None."""
         others = self._names.get(file.name, set()) - {file.key}
         if is_released:
-            # The references of a copy are known, unless it is the only copy of a file that is missing elsewhere.
+            # If the file exists where the snapshot names it, a copy elsewhere is not needed; only a missing one counts.
             others = {key for key in others if key not in self._found.files}
         return f"a snapshot references a file of this name at {min(others)}; this may be its copy" if others else None
 
@@ -769,7 +769,7 @@ class FileJudge:
         return not in_kept_snapshot and (file.key, file.entry.size, file.entry.modified) in self._leftovers
 
     def _is_young(self, modified: datetime | None) -> bool:
-        # A time in the future is no age at all, and neither is no time.
+        # A file without a time, or with one in the future, has no known age and counts as young.
         return (
             modified is None or self._now - modified < max(self._policy.min_age, timedelta(0)) or modified > self._now
         )

@@ -79,7 +79,7 @@ def find_above(root: Location) -> tuple[list[Location], list[str]]:
         except StateError as error:
             if isinstance(error, StorageError) and error.transient:
                 raise
-            # Credentials are often for a part of a bucket only.
+            # Credentials often cover only some prefixes of a bucket.
             notes.append(f"whether something is pinned above the root cannot be seen: {error}")
     return found, notes
 
@@ -87,7 +87,8 @@ def find_above(root: Location) -> tuple[list[Location], list[str]]:
 def is_own_above(above: Location, root: Location) -> bool:
     """Return whether the directory of retention above a root belongs to the owner of the root, to us or to the system.
 
-    Others may write to directories such as `/tmp` too; what they put there protects files, but brings none back.
+    Anybody may write to directories such as `/tmp`: pins in a stranger's directory protect files, but files in its
+    quarantine are not restored.
     """
     if not is_local(root):
         return True
@@ -182,7 +183,7 @@ def read_pins(root: Location) -> tuple[Pin, ...]:
         content = parse_yaml(data)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _wrong(location, f"it is not YAML: {error}") from None
-    # An empty file is what a full disk may leave of one with pins; without any it says `pins: []`.
+    # An empty file is refused: a full disk may have truncated it. A file without pins says `pins: []`.
     entries = content["pins"] if isinstance(content, dict) and set(content) == {"pins"} else None
     if not isinstance(entries, list):
         raise _wrong(location, "it is not a mapping with a list under pins")
@@ -543,7 +544,7 @@ class AuditLog:
             if entry.is_directory and separator:
                 files = [file.location.name for file in list_directory(entry.location)]
                 files = [file for file in files if file.endswith(".jsonl") and not file.startswith(".")]
-                # Without a first file the run was killed before it did anything.
+                # A run without files was killed before it did anything.
                 if files:
                     runs.append(AuditRun(entry.location, name, files))
         return runs

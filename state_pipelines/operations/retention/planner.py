@@ -122,7 +122,7 @@ def plan_retention(
         looked = planner.survey()
         confirmed = planner.plan(looked, plan.delete if confirm is None else confirm)
         if confirmed.fingerprint == plan.fingerprint:
-            # What is gone meanwhile is no part of this plan, unless the caller knows it from an earlier one.
+            # Paths that vanished between the passes are left out of a new plan, but belong to a plan that is confirmed.
             return confirmed if confirm is not None else planner.identify(confirmed, confirmed.delete)
         plan = planner.plan(looked, confirm)
     raise StateError(
@@ -146,7 +146,7 @@ class _Planner:
         self.paths = tuple(root.path for root in roots)
         self.roots, self.notes, self.policy, self.reader, self.clock = roots, notes, policy, reader, clock
         self.log = log
-        # The roots may have been spelled in another way.
+        # The interrupted run may have spelled the roots in another way, so keys are compared, not paths.
         self.leftovers = frozenset((reader.keys.key(path), size, time) for path, size, time in leftovers)
 
     def survey(self) -> Survey:
@@ -222,7 +222,7 @@ class _Planner:
         ]
 
     def _note_young(self, judge: FileJudge, decisions: Mapping[str, Decision]) -> list[str]:
-        """A note where all that could go is too young."""
+        """Note that all paths that could be deleted are too young."""
         files = sum(each.reason == YOUNG for each in judge.keep)
         snapshots = sum(each.reasons == (YOUNG_SNAPSHOT,) for each in decisions.values())
         if judge.delete or not (files or snapshots):
@@ -273,7 +273,7 @@ def _find_stops(found: Survey, lost_pins: Sequence[FoundPin]) -> tuple[frozenset
     reasons: list[str] = []
     stopped: set[str] = set()
     for each in lost_pins:
-        # The name may be a misspelled one of any root.
+        # A pin without a snapshot may be a misspelled path below any of the roots, so all of them are blocked.
         stopped.update(root.key for root in found.roots)
         reasons.append(
             f"{locate_pins(each.directory)}, line {each.pin.line}: no snapshot is at the pinned path "

@@ -85,7 +85,7 @@ def quarantine_location(root: Location, location: Location, fingerprint: str, si
     relative = location.path[len(root.path.rstrip("/")) + 1 :]
     stamp = since.astimezone(UTC).strftime(_TIME_FORMAT)
     found = join(locate_own(root, _DIRECTORY, f"{stamp}-{fingerprint}"), relative)
-    # Somebody may have made directories of this name before.
+    # Directories on this path may already exist and be links, made by somebody else.
     if not stays_below(parent(found), [root]):
         raise refuse_link(str(parent(found)))
     return found
@@ -343,7 +343,7 @@ def _choose(
             if key in by_key:
                 chosen[by_key[key].location] = by_key[key]
             elif is_state_file(name := key.rpartition("/")[2]) and not os.path.lexists(key.removeprefix("file:")):
-                # The path is one of before a move; the name, a random UUID, is the same.
+                # The snapshot names the path before a move; the file name, a random UUID, is still the same.
                 chosen |= {file.location: file for file in by_name.get(name, ())}
     return sorted(chosen.values(), key=_is_metadata), present
 

@@ -399,7 +399,7 @@ def _is_job(directory: Location) -> bool:
     try:
         entries = list_directory(directory)
     except StateError:
-        # Directories above that we may not list have a name by chance; Flink would list its own.
+        # A directory that we may not list is taken for an unrelated one, with such a name by chance.
         return False
     return any(each.is_directory and CHECKPOINT_DIRECTORY.fullmatch(each.location.name) for each in entries)
 
@@ -560,7 +560,7 @@ class SnapshotWatch:
             files = [self._to_metadata_file(entry) for entry in unread]
             for entry, file, reading in zip(unread, files, self._reader.read(files), strict=True):
                 if isinstance(reading, Gone):
-                    # Flink has subsumed it: files that it needed are needed by its successor, or by none.
+                    # Flink has subsumed the checkpoint: only files that its successors reference are needed.
                     self._known.pop(entry.location, None)
                 elif isinstance(reading, Unreadable):
                     # The file may be half written.

@@ -218,7 +218,7 @@ def merge_spills(rewrite: FileRewrite) -> WrittenFile:
 
 
 def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Iterator[tuple[KeyGroupRange, bool]]:
-    """Key groups that lie side by side, or one that is too large to be held, and whether it is; `sizes` are bytes."""
+    """Cut a range of key groups: each one over `LARGE` bytes by itself (flag: true), those between together (false)."""
     first = key_groups.start
     for large in (np.flatnonzero(sizes > LARGE) + key_groups.start).tolist():
         if first < large:
@@ -287,7 +287,7 @@ class Merging:
 
     def __init__(self, rewrite: FileRewrite) -> None:
         self.rewrite = rewrite
-        # A state may be there under several names.
+        # `copy_state` may copy an old state to several new ones.
         self.copied: dict[int, list[int]] = {}
         for new_id, old_id in rewrite.copied:
             self.copied.setdefault(old_id, []).append(new_id)
@@ -306,7 +306,7 @@ class Merging:
             for each in read_spill(spill.location, find_blocks(spill.location), rewrite.key_groups)
         ]
         self.start = rewrite.key_groups.start
-        # Bytes of all spills in front of each key group.
+        # Total bytes of all spills before each key group.
         self.bounds = np.zeros(len(rewrite.key_groups) + 1, np.int64)
         for _, each in self.spills:
             self.bounds += each.bounds - each.bounds[0]

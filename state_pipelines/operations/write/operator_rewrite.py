@@ -237,7 +237,8 @@ class OperatorRewrite:
                 entries = read_elements(files[info.name])
                 broadcasts[info.name] = (len(entries.stops), entries.data.tobytes())
         raw, states = write_operator_file(self.header, lists, broadcasts)
-        # A handle that did not name its copy still does not: Flink would take an empty one for the state.
+        # If a subtask's old handle did not name a broadcast state, the new one must not either: Flink would restore an
+        # empty copy.
         absent = {info.name for info in self.header.broadcasts if olds.get(info.name, info.name) not in named}
         absent -= files.keys()
         # Remove leftovers of a failed attempt; the name is unique to this task.

@@ -95,8 +95,8 @@ class FileCopy:
         target: the new file.
         verify: read the copy again and compare checksums.
         link: give the file a second name instead.
-        measure: ask for the size of a file that the storage copies by itself, before; `find_other_sizes` does it for
-            many files afterwards.
+        measure: if the storage copies the file by itself, check its size before the copy; without it,
+            `find_other_sizes` checks the sizes of many files by one listing afterwards.
     """
 
     source: StateStream
@@ -113,7 +113,7 @@ class FileCopy:
         return 1 if all(map(is_local, files)) else REMOTE_COPIES
 
     def run(self) -> int:
-        """Copy; bytes written.
+        """Copy the file; return the bytes written.
 
         Raises:
             ProofError: the copy does not hold what was read.
@@ -131,7 +131,7 @@ class FileCopy:
 
 
 def find_other_sizes(copies: Sequence[FileCopy], target: Location) -> list[FileCopy]:
-    """The copies, made without asking for sizes, whose files are missing or have another size than their handles say.
+    """Find copies that are missing in the new directory or whose size differs from the size in their handle.
 
     One listing of the new directory takes the place of a request for each file.
 
@@ -342,7 +342,7 @@ def _identify(handle: _FileHandle) -> tuple[str, int]:
 
 
 def _find_sizes(metadata: CheckpointMetadata) -> dict[tuple[str, int], int]:
-    """The largest size that a handle states of each file."""
+    """Find the largest size that any handle gives for each file."""
     sizes: dict[tuple[str, int], int] = {}
     for handle in (reference.handle for reference in list_references(metadata)):
         if isinstance(handle, _FileHandle):
@@ -352,7 +352,7 @@ def _find_sizes(metadata: CheckpointMetadata) -> dict[tuple[str, int], int]:
 
 
 def _reference(handle: FileStateHandle | RelativeFileStateHandle, snapshot: Snapshot) -> FileStateHandle:
-    """An absolute handle of the file where it lies now; a path that still holds keeps its form."""
+    """Return an absolute handle of the file at its current location; an absolute path that is still right is kept."""
     with_handles = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
     if isinstance(handle, FileStateHandle) and snapshot.path_mapping.apply(handle.path) == handle.path:
         return handle

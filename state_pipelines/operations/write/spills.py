@@ -242,7 +242,7 @@ class BlockWriter:
         self._start = self._position
 
     def finish(self) -> tuple[SpilledBlock, ...]:
-        """Write where the blocks lie, and tell it."""
+        """Write the table of the blocks at the end of the file, and return it."""
         rows = np.array([(each.start, each.size, each.runs) for each in self._blocks], "<i8").reshape(-1, 3)
         self.write(rows.tobytes() + len(rows).to_bytes(TRAILER, "little"))
         return tuple(self._blocks)
@@ -266,7 +266,7 @@ class SpillWriter:
 
     def add(self, state: int, records: KeyedRecords) -> None:
         """Take records of a state, which lie in their new key groups."""
-        # Of few key groups, or of compressed ones, a great deal may come at once.
+        # A batch may be larger than the buffer: that of few or of compressed key groups. It is added in slices.
         batches = size_of_records(records) // self.buffer.limit + 1
         rows = len(records) // batches + 1
         for start in range(0, len(records), rows):
@@ -424,7 +424,7 @@ def _fetch(scratch: Location, wanted: SpilledRange, offset: int) -> SpilledRange
 
 @contextmanager
 def _make_scratch() -> Iterator[Location]:
-    """A file that is not there yet, in a directory that is gone afterwards."""
+    """Yield the location of a file to be created, in a temporary directory that is removed afterwards."""
     with open_local_scratch() as directory:
         yield join(resolve(str(directory)), "spill")
 
@@ -545,7 +545,7 @@ class StateSpillWriter:
 
 @contextmanager
 def create_state_spill(encoder: RecordEncoder, target: Location, limit: int) -> Iterator[StateSpillWriter]:
-    """Write a spill; what an attempt that died has left is replaced.
+    """Write a spill; leftovers of a failed attempt are replaced.
 
     Args:
         encoder: knows the layouts.
@@ -567,7 +567,7 @@ def write_state_spill(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch],
     Args:
         encoder: knows the layouts.
         batches: rows in any order; the rows of one list follow each other inside one task.
-        target: the file; what an attempt that died has left is replaced.
+        target: the file; leftovers of a failed attempt are replaced.
 
     Raises:
         ValueRangeError: a value does not fit the state's serializer.

@@ -78,7 +78,7 @@ class RecordedWork:
         return getattr(self.work, "threads", 1)
 
     def run(self) -> tuple[Any, tuple[RecordedFile, ...]]:
-        """Do the work; its result, and the files."""
+        """Do the work; return its result and the files."""
         with record_files(self.directory) as recorder:
             result = self.work.run()
         return result, tuple(recorder.files.values())
@@ -116,7 +116,8 @@ def make_manifest(
                 elsewhere[path] = max(elsewhere.get(path, 0), size)
     sizes = {each.location.name: each.size for each in list_directory(directory)} if names else {}
     files = []
-    # What is missing of an unverified copy is missing here too; `verify` reports it out of `_metadata`.
+    # A file that an unverified copy failed to create is left out of the manifest too; `verify`
+    # reports it, since `_metadata` names it.
     for name in (each for each in names if each in sizes):
         known = written.get(name)
         files.append(known if known is not None and known.size == sizes[name] else RecordedFile(name, sizes[name]))
@@ -174,7 +175,7 @@ class SnapshotTransaction:
         scratch: str | None = None,
         is_shared: bool = False,
     ) -> None:
-        """Nothing is touched before the block is entered."""
+        """Keep the arguments; nothing is created before the `with` block is entered."""
         self.target = target
         self._run = run or run_tasks
         self._files: dict[str, RecordedFile] = {}
@@ -262,7 +263,7 @@ class SnapshotTransaction:
             metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
             self.copied, self.copied_bytes = len(copies), self._copy(copies)
             declarations = declarations or base.declarations
-            # Files that stay where they are were in reach of the old snapshot.
+            # The old snapshot could read the files that the new one references, so the new one may read them too.
             handles = (each.handle for each in list_references(metadata))
             stayed = (cut_directory(each.path) for each in handles if isinstance(each, FileStateHandle))
             mapping = base.path_mapping.allow(stayed)
@@ -276,7 +277,7 @@ class SnapshotTransaction:
         return staged
 
     def _copy(self, copies: Sequence[FileCopy]) -> int:
-        """Copy files; bytes written."""
+        """Copy files; return the bytes written."""
         what = "files cannot be copied"
         size: int = sum(self.run([replace(each, measure=False) for each in copies], what))
         others = find_other_sizes(copies, self.target)
