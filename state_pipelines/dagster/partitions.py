@@ -90,7 +90,7 @@ def explain_removal(job: FlinkJob, key: str) -> str:
     known = stored.find(key)
     if not known and key not in stored.deleted:
         return ""
-    # Only the keys of deleted snapshots are known, so the key has to tell checkpoints from savepoints.
+    # Of a deleted snapshot the inventory has only the key, which has to tell checkpoints from savepoints.
     if not inventory.is_checkpoint_key(key) and not any(each.kind is SnapshotKind.CHECKPOINT for each in known):
         return ""
     try:

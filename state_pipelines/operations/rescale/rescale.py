@@ -185,7 +185,11 @@ def count_reader_splits(operator: Operator) -> int | None:
 
 
 def _is_left(row: Mapping[str, Any]) -> bool:
-    """Return whether a row is a split that is still to be read, and no duplicate of a split in another row."""
+    """Return whether a row counts as a split that is still to be read.
+
+    Splits that the enumerator has assigned or removed do not count: an assigned one has a row in the state of its
+    reader.
+    """
     return not (row.get("status") in _ASSIGNED or row.get("processed") or row.get("finished"))
 
 
