@@ -60,7 +60,7 @@ def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorP
         for each in (plan, plan.back):
             for flow in () if each is None else each.changed.values():
                 assert each is not None
-                # The shapes of what is read list the subclasses that real readers know from the whole snapshot.
+                # The planned shapes already list the subclasses that real readers find in the whole snapshot.
                 shapes = {read.state: read.shape for read in walk_flow(flow, beside=True) if isinstance(read, Read)}
                 reader = EmptyReader(spark, operator, shapes, each.row_layouts)
                 with at(operator=operator.label):
@@ -119,7 +119,7 @@ class EmptyReader:
     def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
         """See `flows.FrameReader.read`."""
         schema = spark_schema(self._make_schema(self.shapes[name], keys))
-        # Spark simplifies plans over what it knows to be empty, so that it evaluates nothing there.
+        # Spark must not know that the frame is empty: it would simplify the plan and evaluate no constants.
         frame = self.spark.range(0).mapInArrow(_pass, schema)
         return frame.withColumn(STORED, F.col(PAYLOAD)) if stored else frame
 
@@ -237,7 +237,7 @@ def _refuse_python(node: object) -> None:
 
 
 def _list_computed(node: Flow, layouts: LayoutContext) -> Iterator[str]:
-    """The SQL of a node that is more than the name of a column; most of a chain of revisions is no more."""
+    """The SQL of a node, without expressions that only name a column, as most in a chain of revisions do."""
     sqls = tuple(list_sqls(node))
     columns = _list_columns(node, layouts) if any(map(find_bare, sqls)) else ()
     yield from (sql for sql in sqls if find_bare(sql) not in columns)
@@ -288,7 +288,7 @@ def require_row_level(spark: SparkSession, sql: str, list_columns: Callable[[], 
 
 
 def _may_be_of_session(session: Any, names: tuple[str, ...]) -> bool:
-    """Return whether a name is one of the session where the row has no column of it: of its user, or a variable."""
+    """Return whether a name that is no column of the row may be of the session: of its user, or a variable."""
     lower = tuple(name.lower() for name in names)
     if lower in _SESSION_NAMES or (lower[0] == "session" and len(lower) > 1) or lower[:2] == ("system", "session"):
         return True
@@ -307,7 +307,7 @@ def _refuse(sql: str, why: str) -> MigrationError:
 
 
 def _walk(value: object) -> Iterator[dict[str, Any]]:
-    """Every node of a tree as `TreeNode.toJSON` writes it, those inside fields of others too."""
+    """Every node in the JSON of `TreeNode.toJSON`, including nodes inside fields of other nodes."""
     if isinstance(value, dict):
         if "class" in value:
             yield value

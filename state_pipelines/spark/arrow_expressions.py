@@ -71,10 +71,10 @@ def remainder(left: Any, right: Any) -> Any:
 
 
 def _refuse_zero(left: Any, right: Any) -> Any:
-    """The divisor with 1 in place of zeros that do not count because the dividend is null.
+    """The divisor, with 1 for each zero whose dividend is null: the quotient is null there.
 
     Raises:
-        pa.ArrowInvalid: another divisor is zero.
+        pa.ArrowInvalid: the divisor of a dividend that is not null is zero.
     """
     zero = pc.fill_null(pc.equal(right, pa.scalar(0, right.type)), False)
     if not pc.any(zero).as_py() if isinstance(zero, pa.Array) else not zero.as_py():
@@ -85,7 +85,7 @@ def _refuse_zero(left: Any, right: Any) -> Any:
 
 
 def _to_numpy(operand: Any, null: int = 0) -> npt.NDArray[Any]:
-    """Values of numbers, with another number for nulls."""
+    """The numbers of an array or scalar as a numpy array, with `null` for each null."""
     if isinstance(operand, pa.Scalar):
         return np.array(operand.as_py() if operand.is_valid else null, operand.type.to_pandas_dtype())
     filled = pc.fill_null(operand, pa.scalar(null, operand.type)) if operand.null_count else operand
@@ -94,7 +94,7 @@ def _to_numpy(operand: Any, null: int = 0) -> npt.NDArray[Any]:
 
 
 def _restore(values: npt.NDArray[Any], kind: pa.DataType, *operands: Any) -> pa.Array:
-    """Values as an array, null where an operand is."""
+    """The values as an Arrow array, null where an operand is null."""
     found = pa.array(values, kind)
     for each in operands:
         if isinstance(each, pa.Scalar) or each.null_count:
@@ -137,7 +137,7 @@ def less_equal(left: Any, right: Any) -> Any:
 
 
 def turn(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The comparison with its operands the other way round."""
+    """The comparison with swapped operands."""
     return lambda left, right: compare(right, left)
 
 
@@ -185,7 +185,7 @@ def take_element(lists: pa.ListArray, index: Any, first: int, *, failing: bool) 
 
 
 def count_elements(lists: pa.ListArray, *, null: int | None) -> pa.Array:
-    """The numbers of elements of lists; `null` for null."""
+    """The number of elements of each list; `null` for a list that is null."""
     found = pc.list_value_length(lists)
     return found if null is None else pc.fill_null(found, null)
 
@@ -203,7 +203,7 @@ def _both_valid(lists: pa.ListArray, index: Any) -> npt.NDArray[np.bool_]:
 
 
 def scatter(values: Any, rows: pa.BooleanArray) -> pa.Array:
-    """Values of the marked rows, at their positions among all; null elsewhere."""
+    """Values of the marked rows, at their positions among all rows; null in the others."""
     if isinstance(values, pa.Scalar):
         return pc.if_else(rows, values, pa.scalar(None, values.type))
     marked = rows.to_numpy(zero_copy_only=False)
@@ -356,7 +356,7 @@ def _compute(expression: ArrowExpression, rows: _Rows) -> Any:
 
 
 def _compute_guarded(expression: ArrowExpression, rows: _Rows, wanted: Any) -> Any:
-    """Values of an operand that Spark evaluates for the wanted rows only."""
+    """Values of an operand; if it may fail, only for the wanted rows, as Spark evaluates no others."""
     return _compute_where(expression, rows, wanted) if expression.may_fail else _compute(expression, rows)
 
 
@@ -376,7 +376,7 @@ def _needs_more(expression: ArrowExpression, first: Any) -> Any:
 
 
 def _choose(expression: ArrowExpression, rows: _Rows) -> Any:
-    """Conditions and values by turns, then the value if no condition is true."""
+    """Values of a CASE WHEN, whose arguments alternate conditions and values; the last is the ELSE value."""
     *pairs, otherwise = expression.arguments
     conditions, values = pairs[::2], pairs[1::2]
     if not any(each.may_fail for each in expression.arguments):
@@ -394,7 +394,7 @@ def _choose(expression: ArrowExpression, rows: _Rows) -> Any:
 
 
 def _call(expression: ArrowExpression, found: list[Any]) -> Any:
-    """The function of an expression on its operands."""
+    """Apply the function of an expression to its operands."""
     function, kind, value = expression.function, expression.arguments[0].type, expression.value
     match function:
         case "cast":
@@ -434,7 +434,7 @@ def _call(expression: ArrowExpression, found: list[Any]) -> Any:
 
 
 def translate_expression(expression: Any, present: str) -> ArrowExpression | None:
-    """An expression of an optimized plan for Arrow; None when it stays with Spark.
+    """Translate an expression of an optimized plan for Arrow; return None if it stays with Spark.
 
     Args:
         expression: over columns, which are null in rows that are not present.
@@ -533,7 +533,7 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
             if len(arguments) % 2 == 0:
                 arguments = (*arguments, ArrowExpression(OwnFunction.LITERAL, kind))
             return make(OwnFunction.CHOOSE)
-    # Spark does not evaluate later operands of these unless it must.
+    # Spark may skip later operands of these functions, and so their errors: such calls stay with Spark.
     return None if any(each.may_fail for each in arguments[1:]) else _make_of_texts(name, make, arguments)
 
 
@@ -624,13 +624,13 @@ def list_sequence(sequence: Any) -> list[Any]:
 
 
 def make_inputs(spark: SparkSession, schema: StructType) -> DataFrame:
-    """No rows of a schema, for SQL that `translate_column` takes."""
-    # Not an empty frame, for which Spark makes another plan.
+    """Make a frame without rows, over which the SQL for `translate_column` is selected."""
+    # Spark must not know that the frame is empty: it would make another plan.
     return spark.range(0).mapInArrow(_pass, schema)
 
 
 def translate_column(frame: DataFrame, present: str) -> ArrowExpression | None:
-    """The only column of a frame over `make_inputs`; None where Arrow does not compute it.
+    """Translate the only column of a frame over `make_inputs`; return None if it stays with Spark.
 
     Args:
         frame: the frame.
@@ -640,7 +640,7 @@ def translate_column(frame: DataFrame, present: str) -> ArrowExpression | None:
         PySparkException: Spark refuses the SQL.
     """
     plan = frame._jdf.queryExecution().optimizedPlan()
-    # What Spark does not put into one expression is computed there step by step.
+    # Other plans compute the column in more than one projection, and stay with Spark.
     steps = [each.getClass().getSimpleName() for each in (plan, plan.children().apply(0))]
     if steps != ["Project", "MapInArrow"]:
         return None

@@ -211,7 +211,7 @@ def _rename(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
 def _run_tasks(
     frame: DataFrame, write: Callable[[Iterator[pa.RecordBatch]], Encoded], failure: str
 ) -> tuple[int, list[Encoded]]:
-    """Run a function over the rows of each task; the number of rows as Spark counts them, and what the tasks return."""
+    """Run a function over the rows of each task; return the number of rows that Spark counts, and its results."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"encoded": [pickle.dumps(write(batches))]})
@@ -396,7 +396,7 @@ def _order(index: int) -> str:
 
 
 def _find_known(operator: Operator, states: Mapping[str, Aggregate]) -> dict[str, StateMetaInfo]:
-    """The states that the snapshot has already, by name.
+    """The aggregated states that the snapshot already has, by name.
 
     Raises:
         UnsupportedError: one of them cannot be merged with values of records.
@@ -433,7 +433,7 @@ def _select_records(records: DataFrame, key: str, states: Mapping[str, Aggregate
 
 
 def _select_old(operator: Operator, name: str, index: int, rows: DataFrame) -> DataFrame:
-    """The old values of a state, with the columns of `rows` that they have."""
+    """The keys and values of a state in the snapshot, in the columns that `rows` has for them."""
     old = read_rows(rows.sparkSession, operator, name)
     if LIST_INDEX in old.columns:
         elements = F.array_sort(F.collect_list(F.struct(LIST_INDEX, "list_value")))

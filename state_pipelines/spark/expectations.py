@@ -71,10 +71,10 @@ SAMPLE_SIZE = EXAMPLES
 KEY_COLUMNS = ("state_key", "state_namespace", "map_key", "list_index", "subtask")
 """Columns that identify a row of a state; those that a frame has are shown beside offending values."""
 
-# The name under which Great Expectations shows the frame to queries; it never takes it away again.
 _SQL_ARGUMENTS = ("query", "row_condition", "condition_parser")
 """Ends of the names of arguments that hold SQL."""
 
+# The view under which Great Expectations shows the frame to queries, and which it never drops.
 VIEW = "tmp_view"
 
 _ABOUT_COLUMNS = (

@@ -68,12 +68,12 @@ _VALUES = "values"
 
 @dataclass(frozen=True)
 class GatheredList:
-    """The value of each list.
+    """The computation of one value from each list.
 
     Attributes:
         shape: of the rows afterwards, one per list.
         type: Arrow type of their payload.
-        value: the payload, over a column of lists.
+        value: computes the payload from a column of lists.
     """
 
     shape: StateShape
@@ -104,9 +104,9 @@ class GatheredList:
 
 
 def is_gathering(flow: Flow) -> bool:
-    """Whether a stage makes one value of each list that is read.
+    """Return whether a flow reads a list state and makes one value of each list.
 
-    Times of the last access stay with Spark: they differ by element.
+    List states with TTL stay with Spark: each element has a time of the last access of its own.
     """
     match flow:
         case Apply(input=Read(shape=before), stage=Regroup(sql=str(), key_sql=None), shape=after):
@@ -175,11 +175,11 @@ def list_fields(shape: StateShape, layouts: LayoutContext) -> dict[str, pa.DataT
 
 @dataclass(frozen=True)
 class FieldStage:
-    """A stage of a flow, without the fields that nothing computed comes from.
+    """A stage of a flow, reduced to the fields from which computed fields result.
 
     Attributes:
         columns: name, SQL and type of each field that is left.
-        fields: names of all fields before; they hide columns that are no fields.
+        fields: names of all fields before the stage, also of those left out; SQL sees no key column of such a name.
     """
 
     columns: tuple[tuple[str, str, DataType], ...]
@@ -246,7 +246,7 @@ class FieldwiseFlow:
 
 
 def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> FieldwiseFlow | None:
-    """A flow field by field; None when it is none that goes so.
+    """Split a flow into its fields; return None if it cannot be computed field by field.
 
     Raises:
         MigrationError: Spark refuses an expression, or one gives other values each time.
@@ -260,7 +260,7 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
         return None
     if is_nondeterministic(flow) or read.shape.kind == StateKind.TIMER:
         return None
-    # Ignore these columns: they describe the write, not the rows read.
+    # SQL that names a column which a stage sets stays with Spark: here only the stored column is known.
     changing = {"list_index": Regroup, TTL_COLUMN: SetAccessTime}
     for column, kind in changing.items():
         if any(isinstance(each.stage, kind) for each in (*applied, gathering) if each) and names_column(flow, column):
@@ -278,7 +278,7 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
 
 
 def _is_rowwise(applied: Apply) -> bool:
-    """Whether a stage changes fields, or something else of a row that is the same for all."""
+    """Return whether a stage makes one row of each: new fields, another access time, or a list of one element."""
     match applied.stage:
         case Project() | SetAccessTime():
             return True
@@ -296,7 +296,7 @@ class _Column:
     """A field of a stage.
 
     Attributes:
-        bare: the field before that it is, when its SQL is but a name and the type stays.
+        bare: name of the old field that it copies; None if its SQL is more than a name, or the type changes.
         used: fields and other columns that its SQL reads.
     """
 
@@ -388,7 +388,7 @@ class _Finder:
             bare = find_bare(sql)
             stays = bare in opaque and name in news and olds[bare] == news[name]
             if RAW in sql or (not stays and (bare in opaque or (name in news and has_opaque(news[name])))):
-                # Values that are decoded or made of decoded ones are for Spark's rows.
+                # Stages that decode or encode opaque values, or name their bytes, stay with Spark.
                 return None
             if bare in types:
                 same = wanted.get(name) == types[bare]
@@ -403,10 +403,10 @@ class _Finder:
         return {name: found[name] for name, _ in stage.columns}
 
     def _find_used(self, base: DataFrame, sqls: list[str]) -> list[frozenset[str]] | None:
-        """The columns of a frame that expressions read; None when other rows than their own count too.
+        """The columns of a frame that each expression reads; None if one depends on other rows, or makes rows.
 
-        Names in SQL may be written otherwise than those of the columns, so it is the columns that are compared. What
-        looks at other rows (windows, subqueries) or makes rows stands in a plan of its own, or has a plan in it.
+        Columns are compared by `exprId`, because SQL may spell their names differently. Windows and generators are
+        recognized by a plan that is more than one projection, subqueries by the plan inside the expression.
         """
         frame = base.select(*(F.expr(sql).alias(f"{index}") for index, sql in enumerate(sqls)))
         require_deterministic(frame, allowed=False)
@@ -423,7 +423,7 @@ class _Finder:
         return used
 
     def _make_frame(self, read: StateShape, before: StateShape) -> DataFrame:
-        """No rows, with the columns that SQL may name; opaque values are decoded there."""
+        """Make a frame without rows that has the columns that SQL may name, with opaque values decoded."""
         decoded = keep_undecodable(self.layouts)
         types = list_fields(before, decoded)
         others = {"value": spark_type(before.payload, decoded)} | self.list_visible(read)
@@ -451,7 +451,7 @@ class _Finder:
         wanted: tuple[str, ...],
         types: list[dict[str, pa.DataType]],
     ) -> tuple[tuple[FieldStage, ...], tuple[str, ...], tuple[str, ...]]:
-        """The stages that compute some fields and nothing else, and the fields and other columns that they need."""
+        """The stages reduced to what the wanted fields need, and the fields and other columns that they read."""
         needed, keys = set(wanted), set[str]()
         stages = []
         for index in reversed(range(len(columns))):
@@ -472,7 +472,7 @@ class _Finder:
         before: StateShape,
         types: list[dict[str, pa.DataType]],
     ) -> tuple[tuple[str, ArrowExpression], ...]:
-        """The fields that Arrow computes as Spark would, up to the first that it does not."""
+        """Translate the wanted fields for Arrow, up to the first that stays with Spark."""
         if not wanted:
             return ()
         fields, visible = spark_schema(pa.schema(list(types[0].items()))), self.list_visible(before)
@@ -482,7 +482,7 @@ class _Finder:
             schema.add(field_column(each), fields[each].dataType)
         for each in keys:
             schema.add(hidden(each), visible[each])
-        # One frame for all: Spark leaves out what an expression does not need before it puts the stages into one.
+        # One frame serves all fields: Spark drops what a field does not need before it merges the stages.
         frame = make_inputs(self.spark, schema)
         for stage in stages:
             frame = stage.apply(frame)
@@ -525,9 +525,9 @@ class MigratedRows:
     """Rows of a state that were migrated together.
 
     Attributes:
-        stored: as they are read: key group, key as bytes, `list_index`, `ttl_last_access`; of the payload what is
-            needed.
-        new: as they become: the same columns, as far as the new state has them, and the new payload.
+        stored: before the migration: key group, key as bytes, `list_index`, `ttl_last_access`, and the needed fields
+            of the payload.
+        new: after the migration: the same columns, as far as the new state has them, and the new payload.
     """
 
     stored: pa.RecordBatch
@@ -535,10 +535,10 @@ class MigratedRows:
 
 
 class RowsTask(Protocol[Result]):
-    """Does something with the rows of one split."""
+    """Work on the rows of one split."""
 
     def run(self, rows: Iterator[MigratedRows]) -> Result:
-        """Take the rows as they are stored and as they become, batch by batch."""
+        """Process the stored and the migrated rows, batch by batch."""
 
 
 @dataclass(frozen=True)
@@ -549,8 +549,8 @@ class FieldwiseRows:
         flow: the flow.
         layouts: context of the layout of the new payload.
         new: the fields of the new payload that are wanted; None is all.
-        old: fields of the payload that is read that are wanted beside.
-        hashed: with the key groups that the hashes of the keys give.
+        old: fields of the old payload that are read in any case.
+        hashed: also read the key group that the hash of each key gives.
     """
 
     flow: FieldwiseFlow
@@ -662,7 +662,7 @@ def derive_row_layout(operator: Operator, name: str, opaque_values: OpaqueValues
 
 
 def choose_fields(kind: pa.DataType, wanted: Collection[str]) -> tuple[str, ...]:
-    """`wanted` fields of a payload, in its order; without any, one that says where the payload is null."""
+    """The `wanted` fields of a payload, in its order; if there are none, any one, to see where the payload is null."""
     chosen = tuple(each.name for each in kind if each.name in wanted)
     if chosen:
         return chosen
@@ -678,7 +678,7 @@ def list_columns(
         shape: of the rows.
         fields: of the payload; without any it is read as a whole.
         keys: other columns.
-        hashed: with the key groups that the hashes of the keys give.
+        hashed: also the key group that the hash of each key gives.
     """
     columns = ["key_group", "key_bytes", *keys]
     columns += ["list_index"] if shape.kind == StateKind.LIST and "list_index" not in keys else []

@@ -233,7 +233,7 @@ def group_rows(
         aggregates: over the rows of a key.
     """
     frame, compared = separate_keys(frame, keys, shape, layouts)
-    # In the result of a grouping by them, such columns would hold 0.0 for -0.0.
+    # Keys with floating-point numbers are grouped by their bytes: by value, Spark would return 0.0 for -0.0.
     found = [F.first(name).alias(name) for name in keys if name not in compared]
     found += aggregates
     grouped = frame.groupBy(*compared).agg(*found) if found else frame.select(*compared).distinct()
@@ -324,7 +324,7 @@ def list_sessions(frame: DataFrame, shape: StateShape) -> DataFrame:
 
 @dataclass(frozen=True)
 class UnitedSessions:
-    """Sessions under new keys, one row per old session, with the session that it is part of.
+    """Sessions under new keys: one row per old session, with the merged session that contains it.
 
     Attributes:
         frame: rows of `list_sessions` under new keys, with `ORDER` and `OLD_KEY`.
@@ -337,11 +337,11 @@ class UnitedSessions:
     is_sql: bool
 
     def unite(self) -> DataFrame:
-        """The rows with new sessions and the windows of their contents."""
+        """Merge sessions of a key that intersect; each row gets the merged session and the window of its contents."""
         start, end = F.col(SESSION)["start"], F.col(SESSION)["end"]
         order = Window.partitionBy(*self.compared).orderBy(start, end, ORDER)
         before = order.rowsBetween(Window.unboundedPreceding, -1)
-        # TimeWindow.intersects: the end of one may be the start of the other.
+        # TimeWindow.intersects: sessions also merge if one ends where the next starts.
         begins = F.coalesce(start > F.max(end).over(before), F.lit(True))
         frame = self.frame.withColumn(_GROUP, begins.cast("int"))
         so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -352,7 +352,7 @@ class UnitedSessions:
         return frame.withColumn(_NEW_SESSION, united).withColumn(_NEW_STORED, F.first(STORED_UNDER).over(whole))
 
     def list_rows(self) -> DataFrame:
-        """The rows of the new state of sessions; lists keep the order of the first session of each."""
+        """The rows of the new state of sessions; lists are ordered by the first old session of each new one."""
         positions = [name for name in (ORDER, INDEX) if name in self.frame.columns]
         group = Window.partitionBy(*self.compared, _GROUP).orderBy(*positions)
         frame = self.unite().withColumn(hidden("number"), F.row_number().over(group))
@@ -366,7 +366,7 @@ class UnitedSessions:
         return frame
 
     def take_along(self, rows: DataFrame, role: SessionRole) -> DataFrame:
-        """Rows of another state with the windows of the new sessions; those of no session keep theirs.
+        """Move rows of another state to the windows of the new sessions; rows of no session keep their window.
 
         Timers at the end of a session or later, such as for allowed lateness, keep their distance to its end.
 
@@ -379,7 +379,7 @@ class UnitedSessions:
         joined = rows.join(found.dropDuplicates([OLD_KEY, NAMESPACE]), [OLD_KEY, NAMESPACE], "left")
         if TIMESTAMP in joined.columns:
             moved = F.col(TIMESTAMP) + (F.col(SESSION)["end"] - F.col(NAMESPACE)["end"])
-            # A timer of SQL is in local time, and of the end of a session always.
+            # Timers of SQL are in local time, so they are not compared; all are for the end of a session.
             at_end = F.lit(True) if self.is_sql else F.col(TIMESTAMP) >= F.col(NAMESPACE)["end"] - 1
             time = F.when(F.col(SESSION).isNotNull() & at_end, moved).otherwise(F.col(TIMESTAMP))
             joined = joined.withColumn(TIMESTAMP, time)
@@ -477,7 +477,7 @@ class Stage:
         return self._expose_opaque() if self._is_opaque else self._expose_plain()
 
     def _expose_opaque(self) -> DataFrame:
-        """Add the columns of `_expose_plain` with opaque values decoded, and as rows hold them by `name_raw`."""
+        """Add the columns of `_expose_plain` with opaque values decoded, and not decoded as `name_raw` names them."""
         (row, plain), raw = find_layouts(self.before.payload, self.layouts), F.col(PAYLOAD)
         value, kind = reinterpret_column(raw, row, plain), layout_type(plain)
         fields = kind.names if isinstance(kind, StructType) and not isinstance(plain, OpaqueBytes) else []
@@ -566,7 +566,7 @@ class Stage:
     def _evaluate(
         self, exposed: DataFrame, columns: Mapping[str, Column], kept: list[str], *, allowed: bool
     ) -> DataFrame:
-        """`kept` and new columns, whose SQL is over `exposed`."""
+        """Select `kept` and the new columns, which are computed from `exposed`."""
         require_deterministic(exposed.select(*(each.alias(name) for name, each in columns.items())), allowed=allowed)
         return exposed.select(*kept, *(each.alias(name) for name, each in columns.items()))
 
@@ -585,7 +585,7 @@ class Stage:
         return self._close_up(frame.where(F.col(flag)).drop(flag))
 
     def _close_up(self, frame: DataFrame) -> DataFrame:
-        """Number the elements of lists that stay."""
+        """Renumber the elements that remain in lists."""
         if self.after.kind not in (StateKind.LIST, *LIST_KINDS):
             return frame
         owner = list(map(hidden, ("key_group", "key_bytes") if self.after.kind == StateKind.LIST else ("subtask",)))
@@ -607,7 +607,7 @@ class Stage:
         return self._close_up(frame.join(decided, F.col(key).eqNullSafe(F.col(other)), kind).drop(BYTES))
 
     def _decide_keys(self, stage: flows.KeepKeys) -> DataFrame:
-        """The keys that go, or, where keys without a row go too, those that stay; in the first of two columns."""
+        """The removed keys if keys without a row are kept, else the kept keys; in the first of two columns."""
         key, flag = hidden("state_key"), hidden("keep")
         self._fold(self._exposed, stage.sql)
         rows = self._evaluate(self._exposed, {flag: F.expr(stage.sql)}, [key], allowed=stage.nondeterministic)
@@ -799,7 +799,7 @@ class Stage:
         return self._close_up(kept.select(*self.frame.columns))
 
     def find_unfit_keys(self, stage: flows.Rekey) -> DataFrame:
-        """Rows whose new key is null or, where that is an error, the same as that of others: old and new key."""
+        """Rows whose new key is null or, where that is an error, equal to another row's; with old and new key."""
         key, old, count = hidden("state_key"), hidden("old_key"), hidden("count")
         frame = self._change_keys(stage, others=[F.col(key).alias(old)])
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
@@ -824,7 +824,7 @@ class Stage:
             name for name, each in serializers.items() if each is not None and contains_opaque(each, self.layouts)
         ]
         keys = [name for name in serializers if name in frame.columns and name not in opaque]
-        # Opaque values are their bytes already.
+        # Opaque keys are not serialized: rows hold their bytes.
         others = [F.col(name) for name in (hidden("timestamp"), *opaque) if name in frame.columns]
         return frame.select(F.xxhash64(serialize_keys(keys, self.after, self.layouts), *others))
 

@@ -56,7 +56,7 @@ class FrameReader(Protocol):
 
 @dataclass
 class StateFrames:
-    """Reads keyed states of one operator as frames; one that several flows need is read once.
+    """Reads keyed states of one operator as frames; a state that several flows need is read once.
 
     Attributes:
         operator: the operator; its snapshot need not be published.
@@ -188,7 +188,7 @@ class FlowRunner:
             case Apply(input=inner, stage=stage, shape=shape):
                 frame = self._build(inner, keys)
                 if self.folding and _begins_change(flow, inner):
-                    # Spark looks through the whole plan of a frame at every step, which adds up in long chains.
+                    # Drop the plan so far: Spark analyses all of it again at every step, which adds up in long chains.
                     frame = make_inputs(frame.sparkSession, frame.schema)
                 if inner.shape.kind == StateKind.TIMER and not isinstance(
                     stage, flows.Rekey | flows.Follow | flows.KeepKeys
@@ -218,9 +218,9 @@ class FlowRunner:
         return [json.loads(row[0]) for row in rows.select(F.to_json(F.struct("*"))).collect()]
 
     def count_new_keys(self, flow: Flow) -> int | None:
-        """Number of different keys in a flow that ends with a change of the key, by their bytes.
+        """Number of new keys with different bytes, in a flow that ends with a change of the key.
 
-        It does not depend on what Spark takes for equal. None of other flows, and where sessions become one.
+        It does not depend on which keys Spark takes for equal. Return None for other flows, and if sessions merge.
         """
         if not isinstance(flow, Apply) or not isinstance(flow.stage, flows.Rekey) or flow.stage.sessions is not None:
             return None
@@ -327,7 +327,7 @@ def to_rows(frame: DataFrame, shape: StateShape) -> DataFrame:
     """A frame of `FlowRunner` with the columns that `RecordEncoder` takes."""
     present = [name for name in _ROW_COLUMNS if hidden(name) in frame.columns]
     if "key_bytes" in present:
-        # The bytes say it all.
+        # Keys that are given as bytes are written as they are; their decoded columns are not needed.
         present = [name for name in present if name not in (*KEYS, "timestamp")]
     columns = [F.col(hidden(name)).alias(name) for name in present]
     if PAYLOAD in frame.columns:

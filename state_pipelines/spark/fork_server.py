@@ -89,7 +89,7 @@ def ask(path: str, environment: dict[str, str], arguments: list[str]) -> bool:
         arguments: its arguments: the module of its workers.
 
     Returns:
-        Whether there was one; otherwise nothing has happened, and this process has to be the daemon itself.
+        Whether the server forked a daemon; if not, this process has to be the daemon itself.
     """
     try:
         request = {
@@ -122,7 +122,7 @@ def main() -> None:
         sys.exit(f"state-pipelines: {threads} threads run after the imports, so Spark's workers import for themselves")
     request = _serve(listener)
     if request is None:
-        # Whoever started this one may have had no time for it.
+        # The process that started this server may have ended without removing the directory of the socket.
         shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
         return
     _take_over(request)
@@ -142,16 +142,16 @@ def prepare() -> int:
         import_module(name)
     _load_kernels()
     os.register_at_fork(after_in_child=_seed)
-    # The imported objects stay: collections of garbage in the forks pass them over and leave their pages shared.
+    # Garbage collections in the forks skip frozen objects, so that their memory pages stay shared.
     gc.collect()
     gc.freeze()
     return len(list(Path("/proc/self/task").iterdir()))
 
 
 def _load_kernels() -> None:
-    """Take from numba's cache the kernels that nearly all workers use, and what numba builds for the first of them.
+    """Load the kernels that nearly all workers use from numba's cache.
 
-    Collections of garbage, one after each task of Spark, then pass them over too.
+    Garbage collections in the forks, one after each task of Spark, then skip them and what numba builds for the first.
     """
     import numpy as np
     import pyarrow as pa
@@ -171,7 +171,7 @@ def _load_kernels() -> None:
 def _describe_interpreter(environment: dict[str, str]) -> list[Any]:
     """Settings that an interpreter reads when it starts, which must be equal in the server and in its client.
 
-    The path of imports is handed over, names with `PYTHON_` are Spark's own, and the seed is compared on its own.
+    Left out: the import path, which the request has; `PYTHON_…`, which are Spark's; the seed, compared separately.
     """
     passed = ("PYTHONPATH", "PYTHONUNBUFFERED", _SEED)
     names = [name for name in environment if name.startswith("PYTHON") and not name.startswith("PYTHON_")]
@@ -231,7 +231,7 @@ def _take_over(request: dict[str, Any]) -> None:
     """Become the process that asked: its streams, environment, path of imports and directory."""
     connection: socket.socket = request["connection"]
     connection.settimeout(None)
-    # Workers may outlive their daemon by a moment, and whoever asked waits for the daemon alone.
+    # The asking process waits until this closes: workers, which may outlive the daemon, must not hold it open.
     os.register_at_fork(after_in_child=connection.close)
     for number, file in zip(_FILES, request["files"], strict=True):
         os.dup2(file, number)

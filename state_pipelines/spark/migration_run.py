@@ -423,7 +423,7 @@ def _write(
 
 
 def _has_files(spark: SparkSession, work: _Work) -> bool:
-    """Whether each core of the session has a file of its own, so that nothing is lost when a task does a whole one."""
+    """Return whether there is a file for each core of the session, so that tasks of one file each use all cores."""
     return sum(not file.holds_raw_timers for _, file in work.operator.keyed_files) >= count_cores(spark)
 
 
@@ -450,7 +450,7 @@ def _keep_expected(work: _Work, name: str, encoded: EncodedState) -> EncodedStat
 
 
 def _take_results(work: _Work, planned: Mapping[str, PlannedRewrite], files: Sequence[WrittenFile]) -> Iterator[int]:
-    """Keep the digests of states that went straight into the new files; the number of records of each."""
+    """Keep the digests of states that were written without spills; yield the number of records of each."""
     for name, rewrite in planned.items():
         found = combine_written(file.results[name] for file in files if name in file.results)
         _keep_expected(work, name, rewrite.pack(found))

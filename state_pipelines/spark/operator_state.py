@@ -84,7 +84,7 @@ class OperatorStateReader:
 
         Args:
             name: of the state.
-            keys: not asked for; `map_key` is always there.
+            keys: ignored; `map_key` is always decoded.
             stored: with a second column of the payload, which no stage changes.
 
         Raises:

@@ -114,9 +114,9 @@ class GroupResult:
         state: its name.
         group: the key group, or a bucket of keys if keys have changed their key group; of operator state the subtask.
         values: by check, the names of the compared values, with the values before and after.
-        records: that were written; None where rows of the way back are compared.
+        records: number of written records; None where rows of the way back are compared.
         misfiled: records in another key group than their hash gives.
-        unhashed: records of them whose hash is not known.
+        unhashed: records whose hash is not known, so that their key group is not checked.
     """
 
     state: str
@@ -128,7 +128,7 @@ class GroupResult:
 
 
 def name_values(columns: RowColumns) -> dict[str, str]:
-    """Names of the digests of the values of rows, with readable names."""
+    """The digests of the values of rows: a readable name by the name of each."""
     words = {NULLS: "null values", VALUES: "values", TIMES: "times of the last access"}
     return {name: words.get(name, name) for name in columns.names}
 
@@ -199,7 +199,7 @@ def make_check(
     counts = replace(found.counts, compared=records)
     rows = found.examples
     if name in (ROW_COUNTS, KEY_SETS):
-        # Values may differ too, which is for other checks to say.
+        # Rows that differ only in their values are reported by other checks.
         counts, rows = replace(counts, differing=0), found.rows
     observed = [f"different: {_name_different(results, name, unit)}"]
     observed.append(str(counts) if counts.failed else "no differing record is found when both sides are read again")
@@ -607,7 +607,7 @@ class KeyedStates:
         return StateFrames(self.spark, operator, opaque_values=opaque_values)
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
-        """Return what every group must hold of these digests."""
+        """Return the expected digests by group; for keyed state they are unchanged."""
         del name, shape
         return sums
 
@@ -644,7 +644,7 @@ class KeyedStates:
             made, shared = share_digests(columns, expected.columns, way.carried, whole=way.whole)
             came = Digested()
             if made.fields != ():
-                # Ways back see the keys as bytes; what was written is digested in the same pass, once.
+                # The first of these passes digests what was written too; it has keys as bytes only.
                 beside = expected.columns if written is None and "key_bytes" in expected.columns.keys else None
                 came, read = digest_back(self.spark, splits, FieldwiseRows(way, compared), made, beside)
                 written = read if beside is not None else written
@@ -671,7 +671,7 @@ class KeyedStates:
 
 
 def _join_sides(came: Digested, written: Digested, shared: dict[str, str]) -> Sums:
-    """Digests of what comes back; those of values that stay are taken from what was written."""
+    """Digests of the downgraded rows; those of unchanged values are taken from the written rows."""
     if not shared:
         return came.sums
     same = {ROWS: ROWS, DIGEST_KEYS: DIGEST_KEYS, NULLS: NULLS} | shared
@@ -702,7 +702,7 @@ class OperatorStates:
         return OperatorStateReader(self.spark, operator, all_copies=True, opaque_values=opaque_values)
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
-        """Return what every group must hold: of broadcast state one copy was migrated, and every subtask gets it."""
+        """Return the expected digests by subtask: each gets those of the one migrated copy of broadcast state."""
         if shape.kind != StateKind.BROADCAST:
             return sums
         (copy,) = sums.values() or [None]
@@ -932,9 +932,9 @@ class _Prover:
         )
 
     def _check_united(self, results: list[GroupResult]) -> ProofCheck | None:
-        """The check of keys that became one; None where no key changes.
+        """Check the number of new keys by counting their different bytes; return None if no key changes.
 
-        The expected rows are grouped by Spark. Here, bytes of keys are counted before rows are grouped.
+        The expected rows cannot show a wrong number, because Spark's grouping of equal keys has made them.
         """
         texts: dict[bool, list[str]] = {True: [], False: []}
         total = differing = 0

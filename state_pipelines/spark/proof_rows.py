@@ -92,7 +92,7 @@ class RowColumns:
         payload: the column of the payload; timers have none.
         kind: Arrow type of the payload.
         fields: of the payload; None when it is digested as one value.
-        lost: dotted paths below fields that do not count.
+        lost: dotted paths of nested fields that are left out of the digests.
         times: whether rows carry the time of their last access.
     """
 
@@ -112,7 +112,7 @@ class RowColumns:
         return times if self.kind is None else (NULLS, *((VALUES,) if self.fields is None else self.fields), *times)
 
     def has_losses(self, name: str) -> bool:
-        """Whether parts of a field do not count."""
+        """Return whether something inside a field is left out of its digest."""
         return any(each.startswith((f"{name}.", f"{name}[")) for each in self.lost)
 
 
@@ -189,7 +189,7 @@ class RowDigest:
         self._misfiled, self._unhashed = Counter[int](), Counter[int]()
 
     def add(self, rows: pa.RecordBatch, identities: Hashes | None = None) -> Hashes:
-        """Take rows; where they have the key group that their hash gives, that is judged.
+        """Add rows; if they have the column `HASHED`, also count those in another key group than their hash gives.
 
         Args:
             rows: the rows.
@@ -219,7 +219,7 @@ class RowDigest:
         return identities
 
     def _take_apart(self, payload: pa.Array) -> dict[str, pa.Array]:
-        """The null values of a payload, and its fields: they are null where the payload is."""
+        """The null flags of a payload, and its fields, which are null where the payload is."""
         columns = self._columns
         arrays = {NULLS: payload.is_null()}
         if columns.fields is None:
@@ -255,7 +255,7 @@ class RowDigests:
 
     Attributes:
         expected: of the rows as they are written.
-        old: of those that they came from; None where that is found elsewhere.
+        old: of the old rows that they result from; None where old rows are not digested here.
     """
 
     expected: RowColumns
@@ -378,7 +378,7 @@ def choose_old(operator: Operator, back: Return, layouts: LayoutContext) -> RowC
 def share_digests(
     columns: RowColumns, others: RowColumns, carried: Iterable[tuple[str, str]], *, whole: bool
 ) -> tuple[RowColumns, dict[str, str]]:
-    """The columns that remain to be digested where other rows share some values.
+    """The columns that remain to be digested, without values whose digests other rows give.
 
     Args:
         columns: wanted columns of the rows.
@@ -512,7 +512,7 @@ def _find_rules(states: _States) -> list[_Rule]:
 
 
 def _count_rows(states: _States, rules: Collection[_Rule]) -> dict[str, int]:
-    """Numbers of violations by rule, of all rules in one run."""
+    """Count the violations of each rule, in one Spark job for all rules."""
     if not rules:
         return {}
     frames = [rule.find(states).select(F.lit(rule.text).alias(_RULE)) for rule in rules]
@@ -580,7 +580,7 @@ def _find_session_rules(sessions: SessionStates, timers: Collection[str]) -> Ite
 
 
 def _lacking(text: str, names: tuple[str, ...], others: tuple[str, ...]) -> _Rule:
-    """A rule that every window of some states is one of others, too."""
+    """A rule that each window with an entry in the states `names` has one in `others`, too."""
 
     def find(states: _States) -> DataFrame:
         one, other = states.read_windows(names), states.read_windows(others)
@@ -684,7 +684,7 @@ def _find_distinct(shapes: Mapping[str, StateShape]) -> Iterator[tuple[str, str]
 
 
 def _count_unlike(states: _States, name: str, view: str) -> dict[str, int]:
-    """Count, by BIGINT field of the accumulators, the keys where it is not the number of distinct values."""
+    """Count, per BIGINT field of the accumulators, the keys where it is not the number of distinct values."""
     frame, found = _join_distinct(states, name, view)
     sums = [F.sum(F.when(_differs(each), 1).otherwise(0)).alias(f"{index}") for index, each in enumerate(found)]
     row = frame.agg(F.count("*"), *sums).collect()[0] if found else (0,)
@@ -706,10 +706,10 @@ def _differs(field: str) -> Column:
 
 
 def _judge_distinct(old: _States, new: _States, name: str, view: str) -> _Rule | None:
-    """The violated rule of distinct values, if it is.
+    """The rule of distinct values if the new state violates it, else None.
 
-    Nothing in a snapshot says which field counts them: one that does for all keys of the source counts them for all
-    keys afterwards, too.
+    Nothing in a snapshot says which field counts distinct values: a field that does for all keys of the old state
+    must do so for all keys of the new one.
     """
     found = _count_unlike(new, name, view)
     if not found or not all(found.values()) or any(each not in old.shapes for each in (name, view)):

@@ -115,7 +115,7 @@ class Written:
     Attributes:
         spills: one file per task that had rows.
         expected: digests of the expected rows.
-        old: of the rows that it came from.
+        old: digests of the old rows that these result from.
     """
 
     spills: tuple[StateSpill, ...]
@@ -291,7 +291,7 @@ class PlannedRewrite:
     Attributes:
         source: the old state.
         rewrite: what the tasks do with its records.
-        pack: makes the result of what they have done.
+        pack: makes the `EncodedState` from the combined results of the tasks.
     """
 
     source: str
@@ -324,8 +324,8 @@ class StateEncoding:
     """Writes one state.
 
     Attributes:
-        trip: what will be proven of it, None when nothing will.
-        fieldwise: its rows field by field; None where they go by way of Spark.
+        trip: what will be proven of the state; None without a proof.
+        fieldwise: computes its rows field by field; None where Spark computes them.
     """
 
     reader: StateFrames
@@ -348,7 +348,7 @@ class StateEncoding:
         return pack(encode_fieldwise(self.reader.spark, rows, splits, self.writer, digests))
 
     def plan_rewrite(self) -> PlannedRewrite | None:
-        """Plan to write its rows straight into the new files; None where they go by way of Spark."""
+        """Plan to write its rows into the new files without spills; return None where Spark computes them."""
         if self.fieldwise is None:
             return None
         rows, digests, pack = self._plan_fields(self.fieldwise)
@@ -376,11 +376,11 @@ class StateEncoding:
         return _pack_state(self._encode(frame, runner, digests), columns, "" if kept is None else kept.old)
 
     def _compare_layouts(self, flow: Flow, back: Return) -> LayoutContext:
-        """Layouts by which an old state and what comes back of it are compared."""
+        """Layouts in which an old state is compared with its downgraded rows."""
         return self.plan.row_layouts if compares_bytes(flow, back, self.plan) else self.plan.context.layouts
 
     def _encode(self, frame: DataFrame, runner: FlowRunner, digests: RowDigests | None = None) -> Written:
-        """Encode a frame; of keys that do not fit there are examples.
+        """Encode a frame; an error about new keys lists examples.
 
         Raises:
             IncompatibleError: new keys are null, or several values get the same one.

@@ -167,22 +167,23 @@ def cache_directory() -> Path:
 _ARCHIVE = "classes.jsa"
 _PREFIX = "spark-"
 
-# Spark's JVM is started with the class path that the archive was made with; the launcher script puts it, each jar named
-# once, in the place of the two that Spark's scripts give. With any other, such as one with jars of a user, it starts
-# without an archive. `cds` is where Java complains on standard output about an archive that does not fit.
+# Java uses the archive only with the class path that it was made with. The launcher script replaces the class paths of
+# Spark's scripts by that one, which names each jar once. With any other class path, such as one with jars of a user,
+# Java starts without an archive. The log tag `cds` is off: its complaints about an archive that does not fit would go
+# to standard output.
 _SHARED = """
     {paths}) set -- "$@" {path} -Xshare:auto -XX:SharedArchiveFile={archive} {quiet} ;;"""
 
 _QUIET = "'-Xlog:disable' '-Xlog:all=warning:stderr' '-Xlog:cds*=off'"
 
-# While classes are recorded: `-cp` and what follows it, which the script writes to a file.
+# While classes are recorded, the launcher script writes each class path that it is given to a file.
 _RECORDED = """
     */jars/\\*) printf '%s\\n' "$argument" >> {file}; set -- "$@" "$argument" ;;"""
 
 
 @dataclass(frozen=True)
 class ClassData:
-    """An archive, there or not.
+    """An archive of Spark's classes, which may not exist yet.
 
     Attributes:
         java: program whose classes are in it.
@@ -253,7 +254,7 @@ def _record(java: Path, directory: Path) -> None:
 
 
 def _dump(java: Path, directory: Path, made: ClassData) -> None:
-    """Write the archive of what was recorded, and `java`, which starts Java with it where it is to lie."""
+    """Write the archive of the recorded classes, and a script `java` that uses the archive at its final path."""
     program = directory / "java"
     path = _join_path((directory / "path").read_text())
     _run(
@@ -303,7 +304,7 @@ def _identify_installation(java: Path) -> str:
 
 
 def _identify_content(java: Path) -> str:
-    """Changes with Java, with the jars, and with what is written for them."""
+    """Digest of what an archive depends on: Java, Spark's jars, and the launcher script."""
     files = sorted(_jar_directory().glob("*.jar"))
     release = java.resolve().parents[1] / "release"
     stats = [(each.name, each.stat()) for each in (java, release, *files) if each.exists()]
@@ -318,8 +319,8 @@ def _digest(*stats: str) -> str:
 _ROOT = Path(__file__).resolve().parents[2]
 _LONGEST_SOCKET = 107  # Bytes of `sun_path` on Linux, without the closing zero.
 
-# Spark lets one name another daemon, but not for those that plan reads of data sources: only the interpreter is ours to
-# choose.
+# Spark has an option for the module of the daemon, but not for daemons of processes that plan reads of data sources. So
+# this script is named as the interpreter, and starts our daemon.
 _INTERPRETER = """\
 #!/bin/sh
 if [ "$1 $2" = "-m pyspark.daemon" ]; then
@@ -333,9 +334,9 @@ _DAEMON = "import sys; sys.path.append({root!r}); from state_pipelines.spark.dae
 
 
 def start_workers() -> dict[str, str]:
-    """Environment variables with which Spark's workers are this interpreter, forked from a server that is started here.
+    """Start a server from which Spark's workers are forked; return the environment variables that make Spark use it.
 
-    Elsewhere than on Linux, where nothing tells how many threads a process has, workers start as Spark has them start.
+    Only Linux shows how many threads a process has. On other systems Spark starts this interpreter for its workers.
 
     Raises:
         UsageError: the cache directory cannot be written.
@@ -470,9 +471,9 @@ def _session_options(cores: int, memory: str) -> dict[str, str]:
 # Arrow checks the bounds of every value that is read out of what this package's own workers have sent, at a fifth of
 # the time that reading takes.
 _ARROW_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
-# Half the CPU time of a run of some seconds is Java compiling. Its second, slow compiler therefore waits until code has
-# run ten times as often as by default, which what handles each row has all the same. Nor are the heap, and the room for
-# classes, enlarged step by step with a collection at each.
+# Java's compilers take half the CPU time of a run of some seconds. The second, slow one therefore waits until code has
+# run ten times as often as by default; code that handles each row still gets there. Heap and metaspace start large, so
+# that they do not grow in steps with a garbage collection at each.
 _JAVA_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:MetaspaceSize=256m -XX:Tier4InvocationThreshold=50000 "
     "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"

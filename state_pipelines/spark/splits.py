@@ -274,7 +274,7 @@ class NonKeyedSplit(InputPartition):
     """A list or broadcast state of some subtasks.
 
     Attributes:
-        subtask_states: their keyed state, not read yet.
+        subtask_states: the state of these subtasks, not read yet.
         table: what turns them into batches.
         labels: operator and state, for errors.
     """
@@ -293,7 +293,7 @@ class NonKeyedSplit(InputPartition):
 
 @dataclass(frozen=True)
 class UnreadableSplit(InputPartition):
-    """A file that cannot be opened; the other splits have the rows of the others.
+    """A file that cannot be opened; the rows of other files are in other splits.
 
     Attributes:
         error: why not.
@@ -381,7 +381,7 @@ def split_unreadable(found: State | Operator, options: StateOptions) -> Iterator
 
 
 def _narrow_to_key(found: KeyedState | Operator, options: StateOptions) -> KeyGroupRange | None:
-    """The wanted key groups; of a wanted key only its own, where its hash is known."""
+    """The wanted key groups; if one key is wanted, only its key group, where the hash is known."""
     if options.table.key is None:
         return options.key_groups
     if isinstance(found, Operator):
@@ -428,7 +428,7 @@ def split_operator(operator: Operator, options: StateOptions) -> Iterator[Operat
     """Tasks over all keyed states: whole key groups, about `split_size` bytes of file each.
 
     A key group is never cut here, whatever its size. The states of a key are stored apart in a key group, and only the
-    RocksDB backend writes them in the order of their keys, so that no cut has all of a key on one side.
+    RocksDB backend writes them in the order of their keys: a cut would separate the states of a key.
     """
     wanted = options.operator_table
     states = tuple(choose_states(operator, operator.keyed_states, wanted))

@@ -95,7 +95,7 @@ LOGGER = "state_pipelines.requests"
 
 @contextmanager
 def log_requests() -> Iterator[None]:
-    """Log what the block sends; other tasks of the same process do not run meanwhile."""
+    """Log the storage requests that the block sends; no other task runs in this process meanwhile."""
     log, before = logging.getLogger(LOGGER), sent_requests()
     try:
         yield

@@ -256,12 +256,12 @@ _NOW_WORDS = ("current_", "localtimestamp", "now(")
 
 
 def hidden(name: str) -> str:
-    """A column under the name that it has inside."""
+    """The internal name of a column: `name` with `PREFIX`."""
     return PREFIX + name
 
 
 def name_column(sql: str, name: str) -> Column:
-    """SQL under a name; a column under its own or another name is one question to the JVM instead of two."""
+    """SQL under a name; if the SQL only names a column, with one call of the JVM instead of two."""
     return F.expr(sql).alias(name) if find_bare(sql) is None else F.expr(f"{sql} AS {quote_name(name)}")
 
 
@@ -285,10 +285,10 @@ def spark_type(serializer: Serializer, layouts: LayoutContext) -> DataType:
 
 
 def require_deterministic(frame: DataFrame, *, allowed: bool) -> None:
-    """Raise when a column of `frame` has other values each time.
+    """Refuse columns of `frame` that have other values each time, unless that is `allowed`.
 
     Raises:
-        MigrationError: it has, and nothing allows it.
+        MigrationError: a column depends on the time of the query, or is nondeterministic otherwise.
     """
     if allowed:
         return
@@ -407,7 +407,7 @@ def _holds_bytes(kind: DataType) -> bool:
 def compares_bytes(flow: Flow, back: Return, plan: OperatorPlan) -> bool:
     """Return whether a round trip of an old state is proven by the bytes of its opaque values.
 
-    It is where upgrade and downgrade pass all of them on. Else decoded values are compared.
+    It is if upgrade and downgrade pass on all opaque values as bytes. Otherwise decoded values are compared.
 
     Args:
         flow: flow of the migration.
