@@ -54,11 +54,11 @@ class Buffer:
 
     Attributes:
         function: of the call, such as SUM.
-        role: VALUE of the result itself, SUM and COUNT of what the function adds up beside it.
+        role: VALUE for the result of the call; SUM and COUNT for a sum and a number of values that it keeps as well.
         argument: text of the arguments; empty for COUNT(*).
         distinct: whether the call is DISTINCT.
         filter: text of the column of FILTER; empty without.
-        retracts: whether the call takes back rows.
+        retracts: whether rows of the input can be retracted from the call.
         not_null: whether no argument can be NULL.
     """
 
@@ -82,9 +82,9 @@ class PlannedColumn:
     Attributes:
         name: as tables of the state show it.
         type: SQL type; `UNRESOLVED` where the plan does not say it.
-        meaning: what it holds, in columns of tables.
-        buffer: of which aggregate call it is a buffer; None of other columns, and of functions that are not known.
-        call: position of the aggregate call among those of its node; None of other columns.
+        meaning: its content, as an expression over columns of tables.
+        buffer: the buffer of an aggregate call that it holds; None for other columns and for unknown functions.
+        call: position of the aggregate call among those of its node; None for other columns.
     """
 
     name: str
@@ -96,12 +96,12 @@ class PlannedColumn:
 
 @dataclass(frozen=True)
 class DistinctView:
-    """The distinct values of a set of arguments, a state of its own.
+    """The distinct values of a set of arguments, which Flink keeps in a separate state.
 
     Attributes:
         column: its column in the accumulator, which holds nothing in a savepoint.
         arguments: types of the arguments.
-        calls: texts of the calls that it serves, in order. Their positions are the bits of its values.
+        calls: texts of the calls that it serves, in order. The position of a call is its bit in the values of the view.
     """
 
     column: PlannedColumn
@@ -116,8 +116,8 @@ class Accumulator:
     Attributes:
         columns: of the buffers, without those of the views.
         views: views of distinct arguments.
-        extremes: position of the call, type of the values and text, of MAX and MIN that have to take back rows: they
-            keep all values, in a state of their own.
+        extremes: call position, value type and text of each MAX and MIN that has to retract: Flink keeps all of its
+            values in a separate state.
     """
 
     columns: tuple[PlannedColumn, ...]
@@ -144,7 +144,7 @@ def derive_accumulator(
         calls: of the plan.
         base: columns to which the arguments refer.
         types: their types.
-        retractions: whether each call has to take back rows.
+        retractions: whether each call has to retract rows.
         count_rows: whether the number of rows is kept.
     """
     columns: list[PlannedColumn] = []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatePair:
-    """A state of a pair of nodes, with texts of its columns without filters."""
+    """A state in both plans; `bare_old` and `bare_new` are the same states, with texts of columns without filters."""
 
     old: PlannedState
     new: PlannedState
@@ -49,7 +49,7 @@ def compare_rows(
         old: node of the old plan.
         new: node of the new plan.
         pair: the state in both plans.
-        views: old states of distinct values.
+        views: old states that hold all values of DISTINCT, MAX or MIN calls.
     """
     rows, bare_rows = pair.new.rows, pair.bare_new.rows
     found = pair.bare_old.rows
@@ -67,17 +67,17 @@ def compare_rows(
             yield from _compare_accumulators(old, new, pair, number, row, bare, source, views)
         else:
             verdicts = _compare_kept_rows(pair, number, row, bare, source, is_key=is_key)
-            # A key that is computed from the row leaves nothing out.
+            # The key is computed from the row, which keeps all columns: a column that only the key lacks is not lost.
             yield from (each for each in verdicts if not (is_derived and each.verdict is Verdict.DROPPED))
 
 
 def _is_buffer(column: PlannedColumn) -> bool:
-    """Return whether a column is one of an accumulator, perhaps of a function whose buffers no plan describes."""
+    """Return whether a column belongs to an accumulator, even if its function has buffers that no plan describes."""
     return column.buffer is not None or column.call is not None or column.type == MAP_VIEW
 
 
 def _finds_rows_by_value(node: NodeSignature, state: PlannedState) -> bool:
-    """Return whether rows are taken back by comparing all of their columns with those that are kept.
+    """Return whether the operator finds the row to retract by comparing all columns of the rows that it keeps.
 
     Source: `RetractableTopNFunction`, `SinkUpsertMaterializer` without the upsert key of its input.
     """
@@ -148,7 +148,7 @@ def _compare_kept_rows(
 
 
 def _convert(shown: PlannedColumn, row: int, old: int, new: int, column: PlannedColumn) -> ColumnVerdict:
-    """The verdict of a column that has the same content in another type, perhaps."""
+    """Return the verdict on a column with the same content as an old column, whose type may differ."""
     how = Derivation.COPY if column.type == shown.type == UNRESOLVED else compare_types(column.type, shown.type)
     types = f"from {describe_type(column.type)} to {describe_type(shown.type)}"
     if how is None:
@@ -213,7 +213,7 @@ def _compare_accumulators(
     used: set[int] = set(taken)
     shortened = find_shorter_window(old, new) is not None
     if shortened:
-        # The buffers have rows that are not in the window of the new query.
+        # The old buffers aggregate rows that the shorter window no longer has, so none of them can be kept.
         derived = [None] * len(derived)
     for index, (shown, column) in enumerate(zip(row.columns, bare.columns, strict=True)):
         if column.type == MAP_VIEW:
@@ -332,9 +332,9 @@ def _compare_accumulators(
 
 
 def _list_kept_rows(old: NodeSignature, new: NodeSignature) -> tuple[str, ...]:
-    """Return the columns of the rows that a bounded OVER keeps as long as its window, and an empty text for none.
+    """Return the columns of `inputState`, in which a bounded OVER keeps the rows of its window; empty for other nodes.
 
-    It is empty for other nodes.
+    The first element is an empty text, which is the argument of COUNT(*).
     """
     operator = old.bare[0]
     rows = operator.find_state("inputState")
@@ -345,20 +345,20 @@ def _list_kept_rows(old: NodeSignature, new: NodeSignature) -> tuple[str, ...]:
 
 
 def find_shorter_window(old: NodeSignature, new: NodeSignature) -> int | None:
-    """Return the number of rows in the window of an OVER by ROWS that has fewer of them than before; None of others.
+    """Return the new number of rows in the window of an OVER by ROWS that gets shorter; None for other nodes.
 
-    Once its window is full, `RowTimeRowsBoundedPrecedingFunction` takes back one row for each that comes in, so that a
-    window with more rows stays so. One by RANGE takes back all that are too old.
+    Once its window is full, `RowTimeRowsBoundedPrecedingFunction` retracts one row for each incoming row, so a window
+    that is restored with too many rows never shrinks. An OVER by RANGE retracts every row that is too old.
     """
     if new.kind != "over-aggregate":
         return None
     before, after = (_count_preceding(each.node) for each in (old, new))
-    # The window has the current row too.
+    # The window also contains the current row, which the number of preceding rows does not count.
     return after + 1 if before is not None and after is not None and after < before else None
 
 
 def _count_preceding(node: PlanNode) -> int | None:
-    """Return the number of preceding rows of an OVER by ROWS; None of others."""
+    """Return the number of preceding rows of an OVER by ROWS; None for other nodes."""
     spec = node.mapping("overSpec")
     groups, constants = list_mappings(spec.get("groups")), list_mappings(spec.get("constants"))
     if not groups or not groups[0].get("isRows"):
@@ -379,10 +379,10 @@ _ADDED_UP = ("COUNT", "SUM", "$SUM0", "AVG")
 
 
 def _find_unfolded(column: PlannedColumn, kept: Sequence[str]) -> str:
-    """Return in words why a buffer of a bounded OVER cannot be had; empty where it can.
+    """Explain why a buffer of a bounded OVER cannot be computed from the rows of its window; empty if it can.
 
-    Rows that leave the window are taken back from it, those from before too: nothing may begin empty for them. A column
-    that they do not have is NULL in them, which no call takes back.
+    After the restore, Flink retracts the rows from before the savepoint from the buffer when they leave the window, so
+    a buffer of their values must not start empty. A column that these rows lack is NULL, which no call retracts.
     """
     buffer = column.buffer
     assert buffer is not None
@@ -395,7 +395,7 @@ def _find_unfolded(column: PlannedColumn, kept: Sequence[str]) -> str:
 
 
 def retracts(node: PlanNode) -> bool:
-    """Return whether an aggregate takes back rows."""
+    """Return whether an aggregate has to retract rows of its input."""
     return bool(node.content.get("needRetraction"))
 
 
@@ -406,7 +406,7 @@ def _is_same_call(one: PlannedColumn, other: PlannedColumn) -> bool:
 
 
 def _explain_empty(column: PlannedColumn, source: PlannedRow, state: PlannedState) -> str:
-    """Words for a buffer that starts empty, with the call whose argument has changed perhaps."""
+    """Explain a buffer that starts empty; name an old call of the same function with a similar argument."""
     end = describe_end(state)
     mine = column.buffer
     if mine is None:

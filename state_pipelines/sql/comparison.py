@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 def compare_plans(old: Plan, new: Plan, given: Mapping[str, str] | None = None) -> PlanComparison:
-    """Compare two plans: which operator keeps the state of which, and the source of every column.
+    """Compare two plans: match the operators whose state is kept, and find the old columns of every new column.
 
     Args:
         old: plan of the job that wrote the state.
         new: plan of the job that takes it.
-        given: uids of operators of the old plan, and of those of the new plan that keep their state; for ties.
+        given: maps the uid of an operator of the old plan to that of the operator that keeps its state; resolves ties.
 
     Raises:
         UsageError: a given uid is in no plan.
-        FormatError: a node has not the inputs or the fields of its kind.
+        FormatError: a node lacks inputs or fields of its kind.
     """
     before, after = list_signatures(old), list_signatures(new)
     matches = match_nodes(before, after, given)
@@ -47,7 +47,7 @@ def compare_plans(old: Plan, new: Plan, given: Mapping[str, str] | None = None) 
 
 
 def _stateful(node: NodeSignature) -> tuple[PlannedOperator, ...]:
-    """The operators of a node that have state, or the first one, whose state is not known."""
+    """Return the operators of a node whose state is known; if there are none, its first operator."""
     known = tuple(each for each in node.operators if each.states)
     return known or node.operators[:1]
 
@@ -127,7 +127,7 @@ _NO_STATE_KNOWN = ("table-source-scan", "sink")
 
 
 def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: NodeSignature) -> Iterator[str]:
-    """Yield why the state of a node fits no node of the new plan."""
+    """Yield the reasons why the new node of a pair cannot take the state of the old node."""
     one, other = old.node, new.node
     opaque = _OPAQUE.get(new.kind)
     if opaque is not None:
@@ -200,7 +200,7 @@ def _find_refusals(old_plan: Plan, new_plan: Plan, old: NodeSignature, new: Node
 
 
 def _list_extremes(node: NodeSignature) -> Iterator[tuple[str, str]]:
-    """Yield class and meaning of the accumulators of MAX and MIN that take back rows."""
+    """Yield class and meaning of the accumulators of MAX and MIN that have to retract rows."""
     for operator in node.bare:
         for state in operator.states:
             for column in (each for row in state.rows for each in row.columns):
@@ -209,12 +209,12 @@ def _list_extremes(node: NodeSignature) -> Iterator[tuple[str, str]]:
 
 
 def _split_key(node: NodeSignature) -> list[str]:
-    """The columns of a key; those of a join are a text for each side."""
+    """Return the columns of a key one by one; the key of a join has one text with all columns of each side."""
     return [column for text in node.key for column in (text.split(", ") if node.kind in JOINS else [text])]
 
 
 def _list_key_types(old: NodeSignature, new: NodeSignature) -> Iterator[tuple[str, LogicalType, LogicalType]]:
-    """Yield text, old type and new type of the columns of a key that has the same columns."""
+    """Yield text, old type and new type of each column of the key; nothing if the columns themselves change."""
     before, after = (next((one.key for one in each.bare if one.key is not None), None) for each in (old, new))
     if before is None or after is None or old.key != new.key or len(before.columns) != len(after.columns):
         return
@@ -223,7 +223,7 @@ def _list_key_types(old: NodeSignature, new: NodeSignature) -> Iterator[tuple[st
 
 
 def _find_key_refusals(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
-    """Yield which columns of the key have a type that their old values may not fit."""
+    """Yield a reason for each column of the key whose old values may not fit its new type."""
     for text, before, after in _list_key_types(old, new):
         how = compare_types(replace(before, nullable=True), replace(after, nullable=True))
         if how is None or how is Derivation.CHECK:
@@ -234,22 +234,23 @@ def _find_key_refusals(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
 
 
 def _find_key_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
-    """Yield which columns of the key have a wider type."""
+    """Yield a remark on each column of the key whose type becomes wider."""
     for text, before, after in _list_key_types(old, new):
         if compare_types(replace(before, nullable=True), replace(after, nullable=True)) is Derivation.WIDEN:
             yield f"{text}, by which state is kept, changes from {describe_type(before)} to {describe_type(after)}"
 
 
 def _find_doubtful_columns(old: NodeSignature, new: NodeSignature) -> list[str]:
-    """Return columns that have one text and may be of different rows of a table that is joined several times.
+    """Return columns with the same text in both plans that may be of different occurrences of a table in the joins.
 
-    The marks of such a table count the joins in their order, which is another one.
+    If joins read one table several times, the texts number its occurrences in the order of the joins (`other`,
+    `third`). If that order changes, the same text can be of another occurrence.
     """
     if not any(find_mark(text) for each in (old, new) for text in each.bare_inputs):
         return []
     shared = sorted({*old.columns, *old.key} & {*new.columns, *new.key})
     if old.bare_inputs == new.bare_inputs:
-        # Filters say which side is which, where both read one table by one key.
+        # The inputs differ in filters only. If the node has the same filters in all, they have changed inputs.
         return shared if old.inputs != new.inputs and old.filters == new.filters else []
     before, after = (list_joined_pairs("; ".join(each.bare_inputs)) for each in (old, new))
     none = frozenset[str]()
@@ -259,9 +260,9 @@ def _find_doubtful_columns(old: NodeSignature, new: NodeSignature) -> list[str]:
 
 
 def _find_over_refusal(old: NodeSignature, new: NodeSignature) -> str:
-    """Return in words why an OVER with other bounds cannot go on; empty where it can.
+    """Explain why an OVER cannot go on with its new bounds; empty if it can.
 
-    The states of its window differ by the kind of the bound and of the time.
+    The kind of the bounds (ROWS or RANGE) and of the time decides in which states Flink keeps the window.
     """
     way = "start from empty, or keep the bounds"
     kept, wanted = (
@@ -283,7 +284,7 @@ def find_window(node: PlanNode) -> str:
 
 
 def is_async(plan: Plan) -> bool:
-    """Return whether the script of a plan asks for asynchronous state; no compiled plan says it."""
+    """Return whether the script of a plan enables asynchronous state; the compiled plan does not have this option."""
     return plan.settings.get("table.exec.async-state.enabled", "false").lower() == "true"
 
 
@@ -292,9 +293,9 @@ def _is_split(plan: Plan, node: PlanNode) -> bool:
 
 
 def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
-    """Yield in words what makes rows from before others than the new query would have made of them."""
+    """Yield the reasons why the kept state differs from the state that the new query would have built."""
     if new.kind in _NO_STATE_KNOWN:
-        # Offsets do not depend on filters, and for sinks the columns say it.
+        # The offsets of a source do not depend on filters; changes of sinks are reported by column.
         return
     gone, come = _find_filter_changes(old, new)
     if gone or come:
@@ -309,19 +310,19 @@ def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
     if old.kind in JOINS:
         yield from _find_join_changes(old, new)
     elif old.bare_task != new.bare_task and old.kind != "rank" and not _is_shortened(old, new):
-        # An input stands as # and its number in these texts.
+        # These texts name an input by # and its number.
         one, other = (_INPUT.sub("its input", each.bare_task) for each in (old, new))
         yield f"its task changes from {one} to {other}: rows from before were handled by the old one"
 
 
 def _is_shortened(old: NodeSignature, new: NodeSignature) -> bool:
-    """Return whether only the number of rows of an OVER gets less, whose last rows are kept."""
+    """Return whether an OVER differs only in a shorter window, whose rows are the last ones of the old window."""
     one, other = (_PRECEDING.sub("", each.bare_task) for each in (old, new))
     return one == other and find_shorter_window(old, new) is not None
 
 
 def _find_filter_changes(old: NodeSignature, new: NodeSignature) -> tuple[list[str], list[str]]:
-    """Return the filters that only the old node has, and those that only the new one has; of joins side by side."""
+    """Return the filters that only the old node has, and those that only the new node has; joins compare each side."""
     if old.kind not in JOINS or len(old.side_filters) != len(new.side_filters):
         return _subtract(old.filters, new.filters), _subtract(new.filters, old.filters)
     sides = new.side_filters[::-1] if sides_are_exchanged(old, new) else new.side_filters
@@ -339,13 +340,13 @@ def _subtract(some: Iterable[str], others: Collection[str]) -> list[str]:
 
 
 def _find_moved_filters(old: NodeSignature, new: NodeSignature) -> list[str]:
-    """Return columns that are the same but for where filters are: those of one branch of a UNION instead of another."""
+    """Return columns whose filters have moved, such as from one branch of a UNION to another."""
     before, after = (_list_filtered_columns(each) for each in (old, new))
     return sorted(text for text, full in after.items() if text in before and before[text] != full)
 
 
 def _list_filtered_columns(node: NodeSignature) -> Mapping[str, frozenset[str]]:
-    """Return the texts of the columns of key and states without filters, each with those with filters."""
+    """Map the text without filters of each column of key and states to its texts with filters."""
     found: dict[str, set[str]] = {}
     for bare, full in zip(node.bare, node.operators, strict=True):
         rows = [
@@ -377,7 +378,7 @@ _MIRRORED = {"LEFT": "RIGHT", "RIGHT": "LEFT"}
 
 
 def _find_options(old: PlanNode, new: PlanNode) -> Iterator[str]:
-    """Yield in words which options of a source change, such as the topic: its offsets are those of the old ones."""
+    """Yield a remark if options of a source change, such as the topic: the kept offsets are of the old options."""
     before, after = find_table_options(old), find_table_options(new)
     changed = [
         f"{key} from {before.get(key, 'none')} to {after.get(key, 'none')}"
@@ -389,7 +390,7 @@ def _find_options(old: PlanNode, new: PlanNode) -> Iterator[str]:
 
 
 def _find_more_rows(old: PlanNode, new: PlanNode) -> str:
-    """Return in words that a rank keeps more rows than before; empty where it does not, or has kept all of them."""
+    """Describe that a rank keeps more rows than before; empty if it does not, or if its state keeps all rows anyway."""
     before, after = old.mapping("rankRange"), new.mapping("rankRange")
     if before == after or new.mapping("rankStrategy").get("type") == "Retract":
         return ""

@@ -194,10 +194,10 @@ def _check_graph(nodes: Sequence[PlanNode]) -> None:
 
 @contextmanager
 def reading_fields(node: PlanNode) -> Iterator[None]:
-    """Turn errors about fields of a node that are missing or of another type into one that names the node.
+    """Convert errors from missing or mistyped fields of a node into an error that names the node.
 
     Raises:
-        FormatError: the node has not the inputs or the fields of its kind.
+        FormatError: the node lacks inputs or fields of its kind.
     """
     try:
         yield

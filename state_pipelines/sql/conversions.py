@@ -28,7 +28,7 @@ class Derivation(StrEnum):
         FOLD_ROWS: the function over the rows that another state of the operator keeps.
         COUNT_MATCHES: the number of rows of the other side of a join.
         FIRST_ROWS: the first rows by the order of a rank, of more rows that were kept.
-        LAST_ROWS: the last rows of a window, of more rows that were in it; their number, or the time of the first one.
+        LAST_ROWS: the last rows of a window that gets shorter, and their number and the time of the first of them.
         COPY_VALUES: the values of another state, with the number of rows of each.
         INITIAL: the value that the accumulator begins with: NULL, for counts and `$SUM0` zero.
         NULL: no value, in a row that did not have the column.
@@ -66,7 +66,7 @@ _BYTES = ("BINARY", "VARBINARY")
 
 
 def compare_types(old: LogicalType, new: LogicalType) -> Derivation | None:
-    """Return how a value of one SQL type becomes one of another; None where it does not."""
+    """Return the conversion of values of one SQL type to another; None if there is none."""
     if old == new or replace(old, class_name=None) == replace(new, class_name=None):
         return Derivation.COPY
     loosened = new.nullable or not old.nullable

@@ -22,8 +22,8 @@ class DerivedColumn:
     """The source of a column.
 
     Attributes:
-        derivation: how it results.
-        indices: of the columns of the old row, as the derivation wants them.
+        derivation: how the column is computed.
+        indices: of the columns of the old row, in the order in which the derivation takes them.
         view: name of the old state whose values are folded; None without.
         reason: words for people, where the value is not simply the same; empty otherwise.
     """
@@ -42,14 +42,14 @@ def derive_column(
     *,
     counts: bool = True,
 ) -> DerivedColumn | None:
-    """Find the source of a column of an accumulator; None where the old one has none.
+    """Find the source of a column of an accumulator in the old state; None if there is none.
 
     Args:
         new: the column.
         old: columns of the old accumulator.
-        views: old states of values.
-        counts: whether they have the number of rows of each value, which a query that takes back rows needs.
-        used: indices of old columns that are the same column as an earlier one; the found one is added.
+        views: old states that hold all values of DISTINCT, MAX or MIN calls.
+        counts: whether these states have usable numbers of rows by value, which a query that retracts needs.
+        used: indices of old columns that earlier columns were copied from; a column that is copied is added.
     """
     same = [index for index, each in enumerate(old) if each.meaning == new.meaning]
     for index in (*(each for each in same if each not in used), *same):
@@ -66,7 +66,7 @@ def derive_column(
 
 
 def _compare_buffers(old: LogicalType, new: LogicalType) -> Derivation | None:
-    # The type of a buffer that the plan does not say is that of the same function of the same arguments.
+    # Both buffers are of the same call, so a type that neither plan states is the same.
     return Derivation.COPY if old == new == UNRESOLVED else compare_types(old, new)
 
 
@@ -78,9 +78,9 @@ def _describe_cast(old: LogicalType, new: LogicalType, how: Derivation) -> str:
 
 
 def strip_casts(text: str) -> str:
-    """Return the argument of casts to numbers and texts around an expression, or the expression itself.
+    """Return an expression without the casts to numbers and texts around it.
 
-    A cast that loses something, such as digits, stays.
+    A cast that loses something, such as digits, is kept.
     """
     prefix = "CAST("
     while text.startswith(prefix):
@@ -109,7 +109,7 @@ _CAST_TARGETS = (
 
 
 def _is_widened(old: PlannedColumn, new: PlannedColumn) -> bool:
-    """Return whether a buffer is that of the same call over a column that is cast to a wider number."""
+    """Return whether two buffers are of calls that differ only in casts of the argument, without a narrower type."""
     one, other = old.buffer, new.buffer
     if one is None or other is None or compare_types(old.type, new.type) not in (Derivation.WIDEN, *UNCHANGED):
         return False
@@ -119,7 +119,7 @@ def _is_widened(old: PlannedColumn, new: PlannedColumn) -> bool:
 
 
 def _derive_buffer(buffer: Buffer, new: PlannedColumn, old: Sequence[PlannedColumn]) -> DerivedColumn | None:
-    """Find a buffer in buffers of other calls over the same values."""
+    """Compute a buffer from old buffers of other calls with the same argument, such as a sum from that of AVG."""
     if buffer.function in ("COUNT",) or buffer.role is Role.COUNT:
         index = _find_count(buffer, old)
         return None if index is None else _derived(Derivation.COPY, (index,), old)
@@ -129,7 +129,7 @@ def _derive_buffer(buffer: Buffer, new: PlannedColumn, old: Sequence[PlannedColu
     cast = compare_types(replace(old[sum_of].type, nullable=True), replace(new.type, nullable=True))
     is_float = old[sum_of].type.root in FLOATS
     if cast not in (*UNCHANGED, Derivation.WIDEN, Derivation.CHECK) or (is_float and cast not in UNCHANGED):
-        # A sum of FLOAT has other roundings than one of DOUBLE.
+        # Sums of FLOAT and of DOUBLE are rounded differently.
         return None
     if buffer.function != "SUM" or buffer.role is not Role.VALUE:
         return _derived(Derivation.SUM_OR_ZERO, (sum_of,), old)
@@ -158,7 +158,7 @@ def _find(old: Sequence[PlannedColumn], buffer: Buffer, wanted: Sequence[tuple[s
 
 
 def _find_count(buffer: Buffer, old: Sequence[PlannedColumn]) -> int | None:
-    """Find the number of values that are not NULL, or of rows where no value is."""
+    """Find an old count of the argument's values that are not NULL; if none can be NULL, a count of rows will do."""
     counts = (("COUNT", Role.VALUE), ("AVG", Role.COUNT), ("SUM", Role.COUNT))
     found = _find(old, buffer, counts)
     if found is not None or buffer.distinct:
@@ -170,7 +170,7 @@ def _find_count(buffer: Buffer, old: Sequence[PlannedColumn]) -> int | None:
 
 
 def _find_not_null(old: Sequence[PlannedColumn], buffer: Buffer) -> int | None:
-    """Find the number of values of any column that cannot be NULL: that is the number of rows."""
+    """Find an old count of the values of any column that cannot be NULL, which is the number of rows."""
     for index, each in enumerate(old):
         found = each.buffer
         if found is None or not found.not_null or found.distinct or found.filter != buffer.filter:
@@ -205,7 +205,7 @@ def _fold_view(
     if extreme and buffer.retracts:
         return None
     if how is not Derivation.FOLD_COUNT and new.type.root in FLOATS and not extreme:
-        # The order of the values in a view is another one than that of the rows.
+        # A sum of floating-point numbers depends on their order, and a view has lost the order of the rows.
         return None
     for each in views:
         unfiltered = any(is_unfiltered(call) for call in each.calls)
@@ -230,7 +230,7 @@ def is_unfiltered(call: str) -> bool:
 
 
 def is_bookkeeping(column: PlannedColumn) -> bool:
-    """Return whether a column is what retraction needs beside the values: numbers of rows, or of values of a sum."""
+    """Return whether a column is a count that retraction needs: the number of rows, or of the values in a sum."""
     buffer = column.buffer
     if buffer is None:
         return False

@@ -66,7 +66,7 @@ def render_expression(value: object, columns: Sequence[str], *, depth: int = 0) 
 
 
 def find_column(columns: Sequence[str], index: object) -> str:
-    """Return the text of a column; a mark where there is no such column."""
+    """Return the text of a column; a placeholder if there is no such column."""
     return columns[index] if isinstance(index, int) and 0 <= index < len(columns) else f"?{index}"
 
 
@@ -81,7 +81,7 @@ def find_function(value: Mapping[str, Any]) -> str:
 
 
 def _render_function(value: Mapping[str, Any]) -> str:
-    """Return the function of a call as text: of one of the user also its class, which says what it does."""
+    """Return the function of a call as text; for a user-defined function with its class, which identifies it."""
     name, of = find_function(value), value.get("class")
     return f"{name} of {of}" if isinstance(of, str) and of != name else name
 
@@ -130,7 +130,7 @@ def _render_literal(value: Mapping[str, Any]) -> str:
     if found is None and "symbol" in value:
         return str(value["symbol"])
     if found is None and not set(value) <= {"kind", "value", "type"}:
-        # The value is in a field of another name, and has to be in the text.
+        # The value is in a field with a name that is not known here; the hash makes different values differ in text.
         return digest(value)
     if found is None:
         return NULL
@@ -200,7 +200,7 @@ _REPEATED = re.compile(r"\b(other|third|\d+th) ")
 _PAIR = re.compile(r"(\S+) = ((?:(?:other|third|\d+th) )*[^\s();]+)")
 # Fields that say how a node is run, or where it is in the plan, and not what its rows are.
 _IGNORED = ("id", "type", "description", "inputProperties", "configuration", "state", "outputType")
-# Abilities of sources that only choose columns, which the output type says too.
+# Abilities of sources that only choose columns: the output type has the same information.
 _PROJECTIONS = ("ProjectPushDown", "ReadingMetadata", "WatermarkPushDown", "SourceWatermark")
 
 
@@ -211,7 +211,7 @@ class Lineage:
     Attributes:
         columns: text of each column.
         rows: text of the rows: tables, filters, joins, keys of aggregates.
-        tables: whose columns these are, each as often as it is joined.
+        tables: the tables of these columns; a table that is joined several times is repeated.
     """
 
     columns: tuple[str, ...]
@@ -243,7 +243,7 @@ def trace_lineage(plan: Plan) -> Mapping[int, Lineage]:
 
 
 def _join_tables(inputs: Sequence[Lineage]) -> tuple[str, ...]:
-    """Return the tables of the inputs of a node that joins none of them, each as often as in the input with most."""
+    """Return the tables of all inputs of a node that is no join; a table occurs as often as in one of its inputs."""
     counts = Counter[str]()
     for each in inputs:
         counts |= Counter(each.tables)
@@ -251,7 +251,7 @@ def _join_tables(inputs: Sequence[Lineage]) -> tuple[str, ...]:
 
 
 def describe_node(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> str:
-    """Return what a node does with its inputs: the text of its rows, with `#0`, `#1` … for those of the inputs.
+    """Describe a node by the text of its rows, in which `#0`, `#1` … stand for the rows of its inputs.
 
     Args:
         plan: of the node.
@@ -272,13 +272,13 @@ def describe_node(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> s
 
 
 def find_mark(text: str) -> str:
-    """Return the last word that marks a column of a table that is joined several times; empty without one."""
+    """Return the last mark in a text (such as `other`) of a table that is joined several times; empty without one."""
     found = _REPEATED.findall(text)
     return found[-1] if found else ""
 
 
 def list_joined_pairs(text: str) -> Mapping[str, frozenset[str]]:
-    """Return the pairs of equal columns in the text of joined rows by the mark of the second one."""
+    """Return the equalities of columns in the text of joined rows, grouped by the mark of their right column."""
     found: dict[str, set[str]] = {}
     for left, right in _PAIR.findall(text):
         found.setdefault(find_mark(right), set()).add(f"{left} = {right}")
@@ -346,9 +346,9 @@ def find_table_options(node: PlanNode) -> Mapping[str, Any]:
 
 
 def find_arguments(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> Lineage | None:
-    """Return the columns to which the arguments of an aggregate refer; None where they are not found.
+    """Return the columns to which the arguments of an aggregate refer; None if they are not found.
 
-    Those of the second phase refer to the input of the first, or to the result of the aggregate of an incremental node.
+    The arguments of a second phase refer to the input of the first phase, or to the result of an incremental node.
     """
     if node.kind not in SECOND_PHASES:
         return found[node.inputs[0]] if node.inputs else None
@@ -365,7 +365,7 @@ def find_arguments(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> 
 
 
 def walk_up(plan: Plan, node: PlanNode) -> Sequence[PlanNode]:
-    """Return the nodes above a node, the next one first, as far as each reads one input."""
+    """Return the nodes upstream of a node, nearest first, up to the first one that has not exactly one input."""
     chain = []
     while len(node.inputs) == 1:
         node = plan.by_id[node.inputs[0]]
@@ -415,7 +415,7 @@ def _trace_passed(_: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
 
 
 def _trace_union(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
-    # The branches may be written in any order; all columns name them in the same one.
+    # The order of the branches in the query does not matter: sorted, equal unions have equal texts.
     branches = sorted(inputs, key=lambda each: each.rows)
     columns = zip(*(each.columns for each in branches), strict=False)
     return Lineage(
@@ -442,8 +442,8 @@ def _trace_calls(plan: Plan, node: PlanNode, base: Lineage, own: Lineage, fields
     Args:
         plan: of the node.
         node: the aggregate.
-        base: to whose columns the arguments of the calls refer.
-        own: the input of the node, to whose columns the keys refer.
+        base: rows with the columns to which the arguments of the calls refer.
+        own: rows of the input, with the columns to which the keys refer.
         fields: names of the fields with the keys and the calls.
     """
     grouping, calls = fields
@@ -483,7 +483,7 @@ def _render_mapping(value: Mapping[str, Any]) -> str:
 
 
 def _trace_kept_columns(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
-    """Return the columns of the input; deduplication, ranks, limits and sorts choose rows."""
+    """Trace a node that chooses or sorts rows of its input (deduplication, rank, limit, sort) and keeps its columns."""
     (source,) = inputs
     columns = source.columns
     keys = [find_column(columns, each) for name in ("uniqueKeys", "partitionKeys") for each in node.indices(name)]
@@ -512,7 +512,7 @@ def _trace_kept_columns(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     return Lineage(columns, rows)
 
 
-# Several kinds of nodes keep the same rows.
+# Shorter names in texts; kinds of nodes that keep the same rows have the same name.
 _SHORT_KINDS = {"changelog-normalize": "normalize", "sort-limit": "rank"}
 
 
@@ -562,9 +562,9 @@ def find_null_keys(spec: Mapping[str, Any]) -> tuple[bool, ...]:
 
 
 def _mark_right(left: Lineage, right: Lineage) -> str:
-    """Return the word before columns of the right side of a join, by how often the left one has a table of both.
+    """Return the mark of the right side's columns in a join, by how often the left side has a table of both sides.
 
-    It does not depend on which columns are read, so that a column that is added changes no text of another.
+    The columns that a query reads of a table do not matter, so that adding a column does not change other texts.
     """
     times = max((left.tables.count(each) for each in right.tables), default=0)
     if times == 0 and not set(left.columns).isdisjoint(right.columns):
@@ -579,7 +579,7 @@ _TIME_INDICES = ("leftTimeIndex", "rightTimeIndex")
 
 
 def _find_window_column(windowing: Mapping[str, Any], side: Lineage) -> str:
-    """Return the column that says in which window a row is; its index changes with the columns before it."""
+    """Return the text of the column with the window of a row; its index would change with the columns before it."""
     names = ("timeAttributeIndex", "windowEnd", "sliceEnd")
     return next((find_column(side.columns, windowing[name]) for name in names if name in windowing), "")
 
@@ -702,7 +702,7 @@ def _render_lookup_key(key: object, left: Lineage) -> str:
 
 
 def _trace_expand(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage | None:
-    """Return the columns of rows that GROUPING SETS, ROLLUP and CUBE repeat: those of some sets are NULL in others."""
+    """Trace a node of GROUPING SETS, ROLLUP or CUBE, which repeats each row per set with other columns set to NULL."""
     (source,) = inputs
     projects = [[render_expression(each, source.columns) for each in one] for one in node.content["projects"]]
     by_column = [list(dict.fromkeys(texts)) for texts in zip(*projects, strict=True)]
@@ -710,7 +710,7 @@ def _trace_expand(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage | None:
     names = [next((text for text in texts if text != NULL), NULL) for texts in by_column]
     columns = [f"{name} in grouping sets" if varies else name for name, varies in zip(names, varied, strict=True)]
     if varied and varied[-1]:
-        # The number of the set: a bit for each column that is NULL.
+        # The last column is the number of the grouping set, with a bit for each column that is NULL.
         columns[-1] = f"set of {', '.join(name for name, varies in zip(names[:-1], varied, strict=False) if varies)}"
     sets = [", ".join(text for text, varies in zip(one, varied, strict=True) if varies) for one in projects]
     sets.sort()

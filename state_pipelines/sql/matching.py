@@ -61,16 +61,16 @@ class NodeSignature:
 
     Attributes:
         node: the node.
-        kind: of kinds that keep their state in the same way.
+        kind: of the node; kinds that keep their state in the same way have one name.
         operators: of the node.
-        bare: the same, with texts without filters.
+        bare: the operators, with texts without filters.
         key: texts of the columns of its key, without filters; of a join those of both sides, of a source the table.
         task: what the node does with its inputs.
         bare_task: the same without conditions.
         inputs: texts of the rows of its inputs.
         bare_inputs: the same without filters.
         filters: conditions of the node and of all nodes above it; of a join those above it.
-        condition: of a join, beside its keys; empty without.
+        condition: of a join, apart from the equality of its keys; empty without.
         order: of a rank, by which it chooses rows; of an interval join or a temporal join the times of both sides.
         tables: that it reads, through other nodes.
         sinks: tables that its rows reach.
@@ -119,7 +119,7 @@ class NodeSignature:
 
 @dataclass(frozen=True)
 class Tie:
-    """Nodes of two plans of which any could keep the state of any.
+    """Nodes of two plans that fit each other equally well, so that no pairs can be chosen.
 
     Attributes:
         old: uids of the old plan.
@@ -142,7 +142,7 @@ class NodeMatches:
         pairs: of nodes that keep the same state.
         dropped: nodes of the old plan alone.
         added: nodes of the new plan alone.
-        ties: nodes that are in no pair since several would do; they are in neither of the others.
+        ties: nodes without a pair because several nodes fit equally well; neither `dropped` nor `added` has them.
     """
 
     pairs: tuple[tuple[NodeSignature, NodeSignature], ...]
@@ -152,10 +152,10 @@ class NodeMatches:
 
 
 def list_signatures(plan: Plan) -> tuple[NodeSignature, ...]:
-    """List what each node holds that may keep state.
+    """Describe the state of every node that may keep state.
 
     Raises:
-        FormatError: a node has not the inputs or the fields of its kind.
+        FormatError: a node lacks inputs or fields of its kind.
     """
     stripped = without_filters(plan)
     full, bare = trace_lineage(plan), trace_lineage(stripped)
@@ -221,7 +221,7 @@ def _find_sinks(plan: Plan) -> Mapping[int, frozenset[str]]:
 
 
 def _list_inputs(plan: Plan, node: PlanNode, lineage: Mapping[int, Lineage]) -> tuple[str, ...]:
-    """The rows of the inputs: of the second phase of an aggregate those of the first one, of a join in any order."""
+    """Return texts of the input rows; a second phase has those of its first phase, a join has them sorted."""
     if node.kind in SECOND_PHASES and (base := find_arguments(plan, node, lineage)) is not None:
         return (base.rows,)
     texts = [lineage[each].rows for each in node.inputs]
@@ -238,7 +238,7 @@ def _find_key(node: PlanNode, operators: Sequence[PlannedOperator], lineage: Map
 
 
 def find_join_spec(node: PlanNode) -> Mapping[str, Any]:
-    """Return the specification of a join; empty of other nodes."""
+    """Return the specification of a join; empty for other nodes."""
     found = node.mapping("joinSpec") or node.mapping("intervalJoinSpec").get("joinSpec")
     return found if isinstance(found, Mapping) else {}
 
@@ -292,7 +292,7 @@ def _identity(each: NodeSignature) -> tuple[Hashable, ...]:
     return (each.kind, each.key, each.inputs, each.task, frozenset(each.full_sides))
 
 
-# From all that a node holds to what it shares with the node that it was before a change.
+# Properties by which nodes are matched, round after round: first all of them, then those that a change leaves equal.
 _ROUNDS: Sequence[_Round] = (
     lambda each: (*_identity(each), each.columns, each.sinks, each.node.kind),
     lambda each: (*_identity(each), each.columns, each.sinks),
@@ -309,7 +309,7 @@ _ROUNDS: Sequence[_Round] = (
     lambda each: (each.kind, each.key, each.tables),
     lambda each: (each.kind, each.key, each.sinks) if each.key else None,
     lambda each: (each.kind, each.key) if each.key else None,
-    # The key is another one: such a pair is refused, and says why.
+    # The key may differ here: `compare_plans` refuses such a pair, with the change of the key as the reason.
     lambda each: (each.kind, each.bare_inputs, each.sinks) if not each.is_source else None,
     lambda each: (each.kind, each.tables, each.sinks) if not each.is_source else None,
 )
@@ -325,7 +325,7 @@ def match_nodes(
     Args:
         old: nodes of the old plan.
         new: nodes of the new plan.
-        given: uids of operators of the old plan, and of those of the new plan that keep their state.
+        given: maps the uid of an operator of the old plan to that of the operator that keeps its state.
 
     Raises:
         UsageError: a given uid is in no plan, or the operators are of different kinds.
@@ -385,7 +385,7 @@ def _find_uid(nodes: Sequence[NodeSignature], uid: str, which: str) -> NodeSigna
 def _group(
     old: Sequence[NodeSignature], new: Sequence[NodeSignature], describe: _Round
 ) -> Iterable[tuple[list[NodeSignature], list[NodeSignature]]]:
-    """Yield the nodes of both plans that one description fits."""
+    """Yield groups of old and new nodes for which `describe` returns the same value."""
     some: dict[Hashable, list[NodeSignature]] = {}
     others: dict[Hashable, list[NodeSignature]] = {}
     for groups, nodes in ((some, old), (others, new)):
@@ -400,11 +400,11 @@ def _group(
 def _pair(
     old: list[NodeSignature], new: list[NodeSignature], *, all_equal: bool
 ) -> list[tuple[NodeSignature, NodeSignature]]:
-    """Pair the nodes of a group: the only ones, equal ones in order, else those that share most columns."""
+    """Pair the nodes of a group: single nodes, else equal nodes in order, else the nodes that share most columns."""
     if len(old) == len(new) == 1 or (all_equal and len(old) == len(new)):
         return list(zip(old, new, strict=True))
     if all_equal:
-        # The states of equal nodes are equal: the first ones are as good as others.
+        # Equal nodes have equal states, so it does not matter which of them are paired.
         return list(zip(old, new, strict=False))
     pairs = []
     old, new = [*old], [*new]

@@ -74,9 +74,9 @@ class PlannedState:
         template: serializer of the value as text, `{0}`, `{1}` … for the rows.
         rows: the rows inside the value, in order.
         ttl: time to live as the plan says it; None without.
-        meaning: of a view of an accumulator, what values it holds; empty of other states.
-        calls: of a view of distinct values, texts of the calls that it serves; their positions are bits of its values,
-            or with retraction counts.
+        meaning: the values that a view of an accumulator holds; empty for other states.
+        calls: texts of the calls that a view of distinct values serves; the position of a call is its bit in the
+            values of the view, or its index among the counts if rows are retracted.
     """
 
     name: str
@@ -99,11 +99,11 @@ class PlannedOperator:
     """An operator of a node.
 
     Attributes:
-        uid: that the job gives it.
+        uid: the uid in the job.
         node: id of its node.
         kind: of the node.
         description: of the node, as EXPLAIN shows it.
-        meaning: what the rows of the node are, in columns of tables.
+        meaning: content of the rows of the node, as an expression over tables.
         columns: text of each column that the node emits.
         key: columns of the key of its keyed state; None where it is not known.
         states: its keyed states, without timers.
@@ -121,7 +121,7 @@ class PlannedOperator:
     transformation: str = ""
 
     def find_state(self, name: str) -> PlannedState | None:
-        """A state by name; None when it is not known."""
+        """Return the state of a name; None if the operator has no known state of this name."""
         return next((each for each in self.states if each.name == name), None)
 
 
@@ -131,7 +131,7 @@ def list_operators(plan: Plan) -> tuple[PlannedOperator, ...]:
     A node may have fewer: constraints of a sink, for example, are only checked where it has some.
 
     Raises:
-        FormatError: a node has not the inputs or the fields of its kind.
+        FormatError: a node lacks inputs or fields of its kind.
     """
     lineage = trace_lineage(plan)
     return tuple(operator for node in plan.nodes for operator in _list_of_node(plan, node, lineage))
@@ -213,7 +213,7 @@ def _missing(index: object) -> PlannedColumn:
 
 
 def _apply_ttl(state: PlannedState) -> PlannedState:
-    """Wrap the template of a state with time to live: elements and map values have it, not the whole."""
+    """Wrap the value of a state with time to live; in a list or map, wrap each element or map value instead."""
     if state.ttl is None:
         return replace(state, plain_template=state.template)
     template = state.template
@@ -240,7 +240,7 @@ def _scalar(name: str, of: str = "Long") -> PlannedState:
 
 
 def _derive_accumulator(view: _NodeView) -> Accumulator | None:
-    """Accumulator of an aggregate; the types of a second phase are those that the first one emits."""
+    """Derive the accumulator of an aggregate; a second phase takes unresolved types from the rows of the first one."""
     node = view.node
     base = find_arguments(view.plan, node, view.lineage)
     if base is None:
@@ -304,7 +304,7 @@ def _find_emitted(view: _NodeView) -> tuple[PlannedColumn, ...] | None:
 
 
 def _counts_windows(node: PlanNode) -> bool:
-    """Return whether a window aggregate counts rows to know of empty windows (`WindowUtil`): those that hop do."""
+    """Return whether a window aggregate counts rows to detect empty windows, as hopping windows do (`WindowUtil`)."""
     window = node.mapping("windowing").get("window")
     return isinstance(window, Mapping) and window.get("type") == "HoppingWindow"
 
@@ -333,7 +333,7 @@ def _views(found: Accumulator, namespace: str, ttl: str | None, *, retracts: boo
 
 
 def _internal_name(of: LogicalType) -> str | None:
-    """Serializer of a value of a SQL type, as text (`InternalSerializers`); None of types that have no short one."""
+    """Return the serializer of a SQL type as text (`InternalSerializers`); None for types that are not listed here."""
     match of.root:
         case "DECIMAL":
             return f"DecimalData({of.length}, {of.scale})"
@@ -370,7 +370,7 @@ def _group_aggregate(view: _NodeView) -> _Derived:
 
 
 def _incremental_aggregate(view: _NodeView) -> _Derived:
-    """Only views: the other buffers go to the next node."""
+    """Return the key and the views of an incremental aggregate; it keeps no other buffers, but emits them."""
     key = _select(view.input, view.node.indices("partialAggGrouping"))
     found = _derive_accumulator(view)
     if found is None:
@@ -447,7 +447,7 @@ def _over_aggregate(view: _NodeView) -> _Derived:
 
 
 def _find_time(view: _NodeView, index: object, side: int = 0) -> str | None:
-    """Return ROWTIME or PROCTIME of a column of an input; None of one that is no time attribute."""
+    """Return ROWTIME or PROCTIME for a time attribute of an input; None for other columns."""
     output = view.plan.by_id[view.node.inputs[side]].content.get("outputType")
     fields = list_mappings(output.get("fields")) if isinstance(output, Mapping) else ()
     if not isinstance(index, int) or not 0 <= index < len(fields):
@@ -562,7 +562,7 @@ def _rank(view: _NodeView) -> _Derived:
         return key, (_value("Top1-Rank-State", row, VOID, ttl),)
     match strategy.get("type"):
         case "AppendFast" if _sorts_by_arrival(view, order):
-            # The rows have been emitted: their number is enough.
+            # The first rows to arrive stay the first ones, so Flink keeps only the number of emitted rows.
             return key, (PlannedState("counterState", StateKind.VALUE, VOID, "Int", (), ttl),)
         case "AppendFast":
             template = "Map<{0}, List<{1}>>"
@@ -639,7 +639,7 @@ def _materialize(view: _NodeView) -> _Derived:
     columns = [each for each in list_mappings(schema.get("columns")) if each.get("kind", "PHYSICAL") == "PHYSICAL"]
     row, ttl = view.input, view.ttl()
     if len(columns) == len(row.columns):
-        # The sink has required its own types, such as NOT NULL of the key.
+        # The state has the types of the sink's table, such as NOT NULL for the key.
         row = PlannedRow(
             tuple(
                 PlannedColumn(str(column.get("name")), read_type(column.get("dataType")), each.meaning)

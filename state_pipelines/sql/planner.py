@@ -54,7 +54,8 @@ _JAVA_OPTIONS = (
 _DIST = re.compile(r"flink-dist(?:_2\.\d+)?-(\d+\.\d+)[\w.-]*\.jar")
 _NO_FACTORY = re.compile(r"Could not find any factory for identifier '([^']+)'")
 _TABLE = re.compile(r"Unable to create a (source|sink) for (?:reading|writing) table\s+'([^']+)'", re.DOTALL)
-# Connectors of sources that only insert rows. What others emit decides which nodes a plan has; only their jars know it.
+# Connectors whose sources only insert rows, so that a stub can stand in for them. The nodes of a plan depend on the
+# changelog mode of its sources, and only the jar of another connector knows its mode.
 _INSERTING = ("filesystem", "jdbc", "kafka", "kinesis", "kinesis-legacy", "pulsar")
 _CHANGELOG_FORMAT = re.compile(r"debezium|canal|maxwell|ogg", re.IGNORECASE)
 _DEFAULT_PATH = "default_catalog.default_database."
@@ -118,7 +119,7 @@ def compile_script(
 def compile_scripts(
     paths: Sequence[str], *, flink_home: str | None = None, flink: str | None = None, jars: Sequence[str] = ()
 ) -> tuple[CompiledScript, ...]:
-    """Compile several scripts in one Java process, each with the numbers of nodes that it has in a process of its own.
+    """Compile several scripts in one Java process; nodes have the same numbers as with one process per script.
 
     Arguments and errors are those of `compile_script`.
     """
@@ -128,7 +129,7 @@ def compile_scripts(
     compiled = []
     with start_java([*every, *found.paths]) as java:
         for number, (path, script) in enumerate(zip(paths, scripts, strict=True)):
-            # The counter goes on: a small plan shows where it is.
+            # Flink numbers nodes on from the previous script; the largest id of a small plan is the offset.
             offset = max(each.id for each in read_plan(_Session(java, _PROBE).compile()).nodes) if number else 0
             with at(file=path):
                 text, notes = _compile(java, script)
@@ -139,7 +140,9 @@ def compile_scripts(
 
 
 def find_jars(given: Sequence[str]) -> list[Path]:
-    """Return the jars of connectors, formats and functions, each once, with absolute paths: Java runs elsewhere.
+    """Return absolute paths of the jars of connectors, formats and functions, each once.
+
+    Java runs in another directory, so relative paths would not work.
 
     Raises:
         UsageError: one is on a remote storage.
@@ -296,7 +299,7 @@ def _shift_numbers(text: str, offset: int) -> str:
 
 
 def _restore_options(text: str, replaced: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the plan with the options of the script instead of those of stubs, so that it runs where the jars are."""
+    """Return the plan with the options of the script restored in place of stubs, so that it runs with the real jars."""
     if not replaced:
         return text
     content = json.loads(text)
@@ -422,7 +425,7 @@ def _define(environment: Any, statement: Statement) -> None:
 
 
 def _find_changed_catalog(environment: Any, statement: Statement) -> str | None:
-    """Return the catalog that a definition changes, if that is not one in the memory of the planner."""
+    """Return the catalog that a definition changes, unless that catalog is in the memory of the planner only."""
     if statement.word not in ("CREATE", "ALTER", "DROP") or _OF_SESSION.match(statement.text):
         return None
     kept = [name for name in environment.listCatalogs() if not _is_in_memory(environment, name)]
@@ -432,7 +435,7 @@ def _find_changed_catalog(environment: Any, statement: Statement) -> str | None:
     methods = {method.getName() for method in operation.getClass().getMethods()}
     getter = next((each for each in _IDENTIFIERS if each in methods), None)
     if getter is None:
-        # An operation of a release that is not known here may change any of them.
+        # An operation that is not known here may change any catalog.
         name = str(operation.getCatalogName()) if "getCatalogName" in methods else kept[0]
         return name if name in kept else None
     identifier = getattr(operation, getter)()
@@ -460,7 +463,7 @@ def _list_causes(error: Any) -> Iterator[tuple[str, str]]:
 
 
 def _explain(chain: Sequence[tuple[str, str]]) -> str:
-    """Return the messages of a chain of causes, from the first to the last, without those that say it again."""
+    """Return the messages of a chain of causes, from the first to the last, without repeated ones."""
     found: list[str] = []
     for name, text in chain:
         line = _REPEATED.sub(r"\1", " ".join(text.split()))
@@ -491,9 +494,10 @@ def start_java(jars: Sequence[Path]) -> Iterator[Any]:
         raise UsageError("Flink's planner needs the package py4j", hint="pip install 'state-pipelines[sql]'") from None
 
     class Client(GatewayClient):  # type: ignore[misc]
-        """Raises errors of this process before a Spark session of this Python process can ask its own JVM about them.
+        """Raises Java errors itself, because PySpark's error handler would ask the JVM of a Spark session about them.
 
-        Source: `pyspark.errors.exceptions.captured.install_exception_handler`, which replaces a function of Py4J.
+        Source: `pyspark.errors.exceptions.captured.install_exception_handler`, which replaces a function of Py4J for
+        the whole Python process.
         """
 
         def send_command(self, command: str, retry: bool = True, binary: bool = False) -> Any:
@@ -503,7 +507,7 @@ def start_java(jars: Sequence[Path]) -> Iterator[Any]:
             return answer
 
     options = [f"--add-opens=java.base/{each}=ALL-UNNAMED" for each in _OPENED_PACKAGES]
-    # The planner unpacks its jar there.
+    # Flink's planner loader unpacks its jar into the temporary directory of Java.
     with tempfile.TemporaryDirectory(prefix="state-pipelines-") as scratch:
         java = _find_java()
         try:

@@ -122,7 +122,7 @@ def parse_script(text: str) -> Script:
 
 
 def _is_query(definition: str) -> bool:
-    """Whether a definition has AS outside of parentheses: a column is computed AS something inside of them."""
+    """Return whether a definition has AS outside of parentheses; inside of them, AS defines a computed column."""
     depth = 0
     for match in _TOKEN.finditer(definition):
         depth += (match[0] == "(") - (match[0] == ")")

@@ -71,7 +71,7 @@ def compare_states(
 def _pair_names(
     old: NodeSignature, new: NodeSignature, before: PlannedOperator, after: PlannedOperator
 ) -> Mapping[str, str]:
-    """Return the name of the old state for that of each new one: views by what they hold, others by name."""
+    """Map the names of new states to those of old states: views are matched by their values, other states by name."""
     if new.kind in JOINS and sides_are_exchanged(old, new):
         return {
             each.name: find_other_side(each.name)
@@ -109,7 +109,7 @@ def find_other_side(name: str) -> str:
 def sides_are_exchanged(old: NodeSignature, new: NodeSignature) -> bool:
     """Return whether the left side of a join is the right one of another.
 
-    Both sides may read one table by one key: then their filters say which is which.
+    If both sides read one table by one key, only their filters tell them apart.
     """
     if old.full_sides == new.full_sides:
         return False
@@ -125,7 +125,7 @@ _VALUES = "values of "
 def _copy_values(
     bare: PlannedState, before: PlannedOperator, accumulator: StateVerdict | None, state: PlannedState
 ) -> StateVerdict | None:
-    """Return the verdict of the values of MAX or MIN that another state of the old operator has; None of others."""
+    """Return the verdict on a state of MAX or MIN values that another old state also holds; None if none does."""
     text = bare.meaning.removeprefix(_VALUES)
     if accumulator is None or accumulator.new is None or text == bare.meaning:
         return None
@@ -147,7 +147,7 @@ def _add_state(
 ) -> StateVerdict:
     """The verdict of a state that the old operator does not have."""
     if bare.meaning.startswith(_VALUES):
-        # The view of MIN or MAX that have to take back rows.
+        # The state with all values of a MIN or MAX that has to retract.
         text = bare.meaning.removeprefix(_VALUES)
         carried = accumulator is not None and any(
             each.meaning == text and each.verdict is not Verdict.EMPTY for each in accumulator.columns
@@ -239,7 +239,7 @@ def _compare_state(
 
 
 def _list_unmatched(node: NodeSignature) -> tuple[int, ...]:
-    """Return the columns of the key of a join whose NULL matches nothing (`JoinConditionWithNullFilters`)."""
+    """Return indices of the key columns of a join in which NULL matches nothing (`JoinConditionWithNullFilters`)."""
     found = find_join_spec(node.node).get("filterNulls")
     return tuple(index for index, each in enumerate(found) if each) if isinstance(found, list) else ()
 
@@ -255,11 +255,11 @@ _UNORDERED = ("FLOAT", "DOUBLE", "RAW", "STRUCTURED_TYPE", "ROW", "ARRAY", "MAP"
 
 
 def _find_fewer_rows(old: NodeSignature, new: NodeSignature, pair: StatePair) -> int | None:
-    """Return the number of rows of a rank whose state holds fewer than before; None of others.
+    """Return the new number of rows of a rank whose state has to be shortened; None for others.
 
-    `AppendOnlyTopNFunction` and `UpdatableTopNFunction` take out one row for each that comes in, so that a state with
-    more rows stays so. Where they emit the number of each row, they take out only what follows the last key that they
-    have numbered, and so may hold rows after the last one that they emit (`processElementWithRowNumber`).
+    `AppendOnlyTopNFunction` and `UpdatableTopNFunction` remove one row for each incoming row, so a state that is
+    restored with too many rows never shrinks. If they emit row numbers, they remove only the rows after the last sort
+    key that they have numbered, so their state may hold more rows than they emit (`processElementWithRowNumber`).
     """
     before, after = (each.node.mapping("rankRange") for each in (old, new))
     more, fewer = before.get("end"), after.get("end")
@@ -278,7 +278,7 @@ def _get_end(node: NodeSignature) -> object:
 
 
 def _choose_rows(old: NodeSignature, pair: StatePair, limit: int) -> FirstRows | str:
-    """Return the first rows by the order of a rank; a text where that order is not known."""
+    """Describe the first rows by the order of a rank; return the reason as a text if the order cannot be reproduced."""
     columns = pair.old.rows[-1].columns
     order = []
     for each in list_mappings(old.node.mapping("orderBy").get("fields")):
@@ -301,7 +301,7 @@ def _explain_ttl(old: str | None, new: str | None) -> str:
 
 
 def _limit_by_ttl(column: ColumnVerdict, ttl: str) -> ColumnVerdict:
-    """State with time to live lacks what has expired: nothing that is computed from it is exact."""
+    """Mark a computed column as not exact: a state with time to live lacks the rows that have expired."""
     if column.verdict is not Verdict.COMPUTED:
         return column
     note = f"not exact, since the state has a time to live ({ttl})"
@@ -309,7 +309,7 @@ def _limit_by_ttl(column: ColumnVerdict, ttl: str) -> ColumnVerdict:
 
 
 def _compare_view(pair: StatePair) -> StateVerdict:
-    """The verdict of a view of distinct values, whose bits are the calls that it serves."""
+    """Return the verdict on a view of distinct values, whose values have a bit for each call that it serves."""
     old, new = pair.bare_old.calls, pair.bare_new.calls
     if old == new:
         return StateVerdict(pair.old, pair.new, Verdict.CARRIED)
@@ -329,7 +329,7 @@ def _compare_view(pair: StatePair) -> StateVerdict:
 def _compare_layouts(
     old: NodeSignature, new: NodeSignature, pair: StatePair
 ) -> tuple[Derivation | None, bool, str] | str:
-    """Return derivation, exactness and words for a state that gets another layout; a text where it cannot."""
+    """Return derivation, exactness and explanation for a state with a new layout; a text with the reason if refused."""
     before, after = pair.old.plain_template, pair.new.plain_template
     if new.kind == "join":
         counted, plain = "Tuple2<{row}, Int>", "{row}"
@@ -365,7 +365,7 @@ def _is_limited(pair: StatePair) -> bool:
 
 
 def _mark_row(template: str) -> str:
-    """A template with one mark for the row, whatever its number is."""
+    """Replace the number of the row in a template with `{row}`, so that templates can be compared."""
     for mark in ("{1}", "{0}"):
         if mark in template:
             return template.replace(mark, "{row}", 1)
@@ -375,7 +375,7 @@ def _mark_row(template: str) -> str:
 def _find_swap(
     old: PlannedState | None, new: PlannedState, bare_old: PlannedState | None, bare_new: PlannedState
 ) -> str:
-    """Return what a restore without migration takes for what, since types and names are equal; empty without."""
+    """Describe contents that a restore without migration would confuse, as names and types are equal; empty if none."""
     if old is None or bare_old is None or old.describe() != new.describe():
         return ""
     if bare_old.meaning != bare_new.meaning:

@@ -48,7 +48,7 @@ def stub_tables(plan: str, directory: str, formats: Sequence[str]) -> str:
     Args:
         plan: the JSON of the plan.
         directory: URL of an empty directory.
-        formats: names of formats of which a jar is there.
+        formats: names of formats whose jar is available.
 
     Raises:
         UnsupportedError: a column of a source is of a type that has no text, a lookup join keeps state, or there is no
@@ -147,10 +147,11 @@ def _split_row(text: str) -> Iterator[tuple[str, str]]:
 def open_cluster(
     flink_home: str | None = None, flink: str | None = None, jars: Sequence[str] = ()
 ) -> Iterator[Callable[[str, str], str]]:
-    """Start a Java process; gives a function that takes the template of a plan into a directory, and returns its path.
+    """Start a Java process; give a function that runs a plan and writes its template, a savepoint, to a directory.
 
-    Arguments and errors are those of `compile_script`. The function raises UsageError where Flink does not run the
-    plan, such as without the jar of a function.
+    The function takes the plan and the directory, and returns the path of the template. Arguments and errors are those
+    of `compile_script`. The function raises UsageError if Flink does not run the plan, such as without the jar of a
+    function.
     """
     found = find_flink(flink_home, flink)
     paths = [*find_jars(jars), *found.paths]
@@ -177,7 +178,7 @@ def _take(java: Any, plan: str, directory: Path, formats: Sequence[str]) -> str:
         if status in _ENDED:
             raise UsageError(f"the job of the plan is {status}, so that there is no template", hint=_HINT)
         try:
-            # Refused until all tasks run.
+            # Flink refuses savepoints until all tasks run.
             path = str(client.stopWithSavepoint(False, f"file://{directory}/savepoint", canonical).get())
             return path.removeprefix("file:")
         except Py4JJavaError as error:

@@ -23,7 +23,7 @@ class Verdict(StrEnum):
         COMPUTED: it is computed from columns that the old state has.
         EMPTY: it begins with nothing, so that it is partial.
         DROPPED: the new query does not have it.
-        REFUSED: the new query needs it, and it can be had in no right way.
+        REFUSED: the new query needs it, and there is no correct way to compute it.
         UNDETERMINED: it is not known what it was.
     """
 
@@ -45,7 +45,7 @@ _ORDER = (
 
 
 def find_worst(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict of a whole from those of its columns or states, of which some may be dropped."""
+    """Return the worst verdict of the columns of a state or the states of an operator, apart from dropped ones."""
     kept = [each for each in verdicts if each is not Verdict.DROPPED]
     return max(kept, key=_ORDER.index, default=Verdict.CARRIED)
 
@@ -62,11 +62,11 @@ class ColumnVerdict:
         row: index of the row in the state.
         old: index in the old row, if one column is the source.
         new: index in the new row; None if it is dropped.
-        derivation: how it results; None if it is dropped or refused.
+        derivation: how it is computed; None if it is dropped or refused.
         sources: indices in the old row of all columns that it is computed from.
         view: name of the old state that it is folded from; None without.
-        exact: whether it is what a run of the new query over all rows would hold.
-        reason: in words; empty where it is simply carried.
+        exact: whether it equals the result of running the new query over all rows.
+        reason: in words; empty if it is simply carried.
     """
 
     name: str
@@ -120,15 +120,15 @@ class StateVerdict:
         new: the state in the new plan; None if it is dropped.
         verdict: of the whole.
         columns: of its rows, those of the new ones first.
-        derivation: how its layout becomes the new one, if it is another one; None otherwise.
+        derivation: how the old layout is converted to the new one; None if the layout stays.
         bits: of a view of distinct values whose calls change: for each call of the new one its position in the old one,
             None where there is none. None where the values stay as they are.
-        first: the rows that are kept of those that were, where a rank keeps fewer; None where all are kept.
-        last: number of rows in the window of an OVER, where it has fewer than before; None where all are kept.
-        unmatched: of a join whose matches are counted, columns of the key whose NULL matches nothing.
+        first: the rows that a rank keeps if it keeps fewer than before; None if all are kept.
+        last: number of rows in the window of an OVER if it has fewer than before; None if all are kept.
+        unmatched: for a join whose matches are counted, the key columns in which NULL matches nothing.
         exact: whether it is what a run of the new query over all rows would hold.
         reason: in words.
-        swap: what a restore without a migration would take for what, without an error; empty where it would not.
+        swap: contents that a restore without a migration would confuse without an error; empty if there are none.
     """
 
     old: PlannedState | None
@@ -160,7 +160,7 @@ class OperatorVerdict:
         new: in the new plan; None if it is dropped.
         verdict: of the whole.
         states: its keyed states that are known.
-        exact: whether all of it is what a run of the new query over all rows would hold.
+        exact: whether all of its state equals the result of running the new query over all rows.
         reasons: in words, of the operator as a whole.
     """
 
@@ -189,7 +189,7 @@ class OperatorVerdict:
 
 @dataclass(frozen=True)
 class SinkChange:
-    """A column of a sink with another content; rows that are there keep the old one until their key changes.
+    """A column of a sink whose content changes; a row in the sink keeps the old content until it is updated.
 
     Attributes:
         table: of the sink.
@@ -211,7 +211,7 @@ class PlanComparison:
     Attributes:
         operators: with state that is known, and sources and sinks; those of the new plan in its order, then dropped
             ones.
-        ties: operators that are not in it, since several would do: `match` names them.
+        ties: operators that `operators` lacks, because several fit equally well; `match` names the right ones.
         sinks: columns of sinks with another content.
     """
 
@@ -246,13 +246,13 @@ def is_unchanged(state: StateVerdict) -> bool:
 
 @dataclass(frozen=True)
 class Binding:
-    """The operators of a savepoint as those of the plan of its job.
+    """The operators of a savepoint, matched with those of the plan of its job.
 
     Attributes:
         labels: of operators of the savepoint, by uid of the plan.
         missing: uids of operators of the plan with keyed state, which the savepoint does not have.
         unknown: labels of operators with state that the plan does not have.
-        misfits: states whose types are others than in the plan, in words.
+        misfits: descriptions of states whose types differ from the plan.
     """
 
     labels: Mapping[str, str]
