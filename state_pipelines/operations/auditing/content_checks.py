@@ -48,7 +48,7 @@ MOST_KEYS = 1 << 24
 
 @dataclass
 class RepeatedKeys:
-    """Looks for keys that stand twice in a key group, while the records of a file are read in their order.
+    """Looks for keys that occur twice in a key group, while the records of a file are read in order.
 
     Attributes:
         file: the file.
@@ -58,12 +58,12 @@ class RepeatedKeys:
     _last: dict[int, tuple[int, Hashes]] = field(default_factory=dict)
 
     def check(self, state_id: int, records: KeyedRecords) -> None:
-        """Compare the keys of the next records of a state with each other, and with those of their key group before.
+        """Compare the keys of the next records of a state with each other and with earlier keys of their key group.
 
-        A key is what the file has as one, with its namespace and the key in the map.
+        A key here consists of the stored bytes of the key, its namespace and, in a map, the map key.
 
         Raises:
-            FormatError: a key stands there twice.
+            FormatError: a key occurs twice in a key group.
             StateError: the file cannot be read again, to compare keys of the same hash.
         """
         if not len(records):
@@ -192,7 +192,7 @@ def audit_contents(snapshot: Snapshot, depth: Depth, findings: Findings) -> Read
 
 
 def _count_threads(snapshot: Snapshot, tasks: Sequence[Task], *, whole: bool) -> int:
-    """Number of tasks at a time; what is not on this machine is waited for, and large files are read ahead."""
+    """Return the number of concurrent tasks: one per core for local files, usually more if a storage has latency."""
     cores = os.cpu_count() or 1
     if is_local(snapshot.location.directory):
         return cores
@@ -212,7 +212,7 @@ def _plan_operator(
 ) -> Iterator[Task]:
     survey = operator.survey(in_flight=True)
     for failure in survey.failures:
-        # Key groups that are not held once are found without reading (`structure`).
+        # `audit_structure` reports missing and overlapping key groups, without reading any file.
         if (failure.subtask is not None or not failure.is_damage) and failure.error.where.file not in known - {None}:
             findings.add(from_error(failure.error, Property.RECORDS, operator=operator.label, subtask=failure.subtask))
     mixed = _compare_raw_state(operator)
@@ -312,7 +312,7 @@ def _read_changes(operator: Operator, handle: ChangelogStateBackendHandle) -> It
 
 
 def _read_other(state: State, amounts: ReadAmounts, *, whole: bool) -> Iterator[Finding]:
-    """Read operator state, raw state or data in flight: whole files, as nothing smaller can be read of them."""
+    """Read operator state, raw state or in-flight data; a sample is one batch, or some subtasks of operator state."""
     if state.undecoded:
         yield _note_undecoded(state.operator, state, state.undecoded)
     if isinstance(state, NonKeyedState):
@@ -325,7 +325,7 @@ def _read_other(state: State, amounts: ReadAmounts, *, whole: bool) -> Iterator[
 
 
 def _read_elements(state: NonKeyedState, amounts: ReadAmounts, *, whole: bool) -> Iterator[Finding]:
-    """Check the offsets of all subtasks, and decode the elements in files, in a sample only in small ones and one."""
+    """Check the offsets of all subtasks and decode their elements; a sample decodes the first and the small files."""
     table = state.make_table()
     for index, subtask_state in enumerate(state.subtask_states):
         subject = _Subject(Property.RECORDS, state.operator.label, subtask_state.subtask, state.label)
@@ -359,14 +359,14 @@ class _FileReader:
     amounts: ReadAmounts
 
     def read_sample(self) -> Iterator[Finding]:
-        """Read the first and the last section, or all of a small file, and of a database a batch of each state."""
+        """Read the first and the last section of a file, or all of a small file; of a database a batch per state."""
         if sections := self.file.stored_sections():
             if sections[-1].end <= _SMALL_FILE:
                 yield from self.read_whole()
             else:
                 yield from self._read_sections(dict.fromkeys((sections[0].key_group, sections[-1].key_group)))
         elif isinstance(self.file, ChangelogFile):
-            # Headers of all change sets were read when it was opened; a key group replays some of them.
+            # Opening the file has read the headers of all change sets; reading a key group replays some of the changes.
             groups = self.file.key_groups
             for group in sorted({groups.start, groups.end}) if groups.number else ():
                 yield from self._read(KeyGroupRange(group, 1))
@@ -410,7 +410,7 @@ class _FileReader:
     ) -> Iterator[Finding]:
         """Decode records; a state that fails does not hide the others."""
         chosen = list(self.states if state_ids is None else state_ids)
-        # A database has each key once.
+        # Keys are unique in a database, so only files with sections can repeat a key.
         repeated = RepeatedKeys(self.file) if self.file.stored_sections() else None
         failed: set[int] = set()
         try:
@@ -433,11 +433,11 @@ class _FileReader:
             yield self.subject.fail(error)
 
     def _check_keys(self, state_id: int, records: KeyedRecords, repeated: RepeatedKeys | None) -> None:
-        """Check that keys are there once, and lie where their hash puts them.
+        """Check that keys are unique, and in the key groups that follow from their hashes.
 
-        The hash of some keys is that of a class of the job: they may lie anywhere.
+        The key groups of keys with an unknown hash, such as objects of user classes, are not checked.
         """
-        # Entries whose ends are not known come together, without a key.
+        # Entries whose ends are not known come as one record without a key.
         has_key = records.key_ends > records.key_starts
         if not has_key.all():
             records = records.select(np.flatnonzero(has_key))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def find_owner(directory: str, exclusive: Location) -> str:
-    """Describe the owner of a directory that is not the snapshot's own; empty where it is, or is its job's.
+    """Describe the owner of a foreign directory; empty if it belongs to the snapshot or to its job.
 
     Args:
         directory: path or URL of the directory, after path mapping.
@@ -92,7 +92,7 @@ _RESTORED = "Use an earlier snapshot, or restore the file from a backup"
 class MissingFiles:
     """Searches the directories around a snapshot for files that its handles reference and that do not exist there.
 
-    Symbolic links, which may come with a snapshot of somebody else, lead out of none of these directories.
+    Symbolic links that lead out of these directories are not followed: a snapshot from elsewhere may contain them.
 
     Args:
         snapshot: the snapshot.
@@ -161,14 +161,14 @@ class MissingFiles:
         )
 
     def _find_moved(self, file: ReferencedFile) -> list[Location]:
-        """Find the directory of a file in a tree that was moved as a whole: the last names of its path are the same."""
+        """Find the directory of a file in a tree that was moved as a whole: its path ends with the same names."""
         key = str(file.directory)
         if key not in self._moved:
             names = file.directory.path.strip("/").split("/")[-_MOST_NAMES:]
             above = parent(self._snapshot.location.directory)
             directories: list[Location] = []
             for _ in range(_MOST_ABOVE):
-                # The root of the file system would be the path itself, which the snapshot may not name.
+                # Below the root of the file system, the names would make up the old path itself, which is out of reach.
                 if above == parent(above):
                     break
                 below = (_below(above, "/".join(names[index:])) for index in range(len(names)))
@@ -210,9 +210,9 @@ class MissingFiles:
                     yield _below(above, name)
 
     def _list_above(self) -> list[Location]:
-        """List the directory that holds the snapshot and the one above that: of a checkpoint, what holds its job.
+        """List the parent directory of the snapshot and the directory above it, which holds the job of a checkpoint.
 
-        The root of a file system is not one of them: directories in it, or buckets, have nothing to do with each other.
+        The root of a file system is left out, because its directories or buckets need not belong together.
         """
         job = parent(self._snapshot.location.directory)
         return [each for each in (job, parent(job)) if each.path.strip("/")]
@@ -223,7 +223,7 @@ def _below(directory: Location, name: str) -> Location:
 
 
 def _strip_common(old: str, new: str) -> tuple[str, str]:
-    """Remove what two paths end with alike, so that they make a path mapping."""
+    """Remove the common end of two paths, so that the rest is a path mapping."""
     olds, news = old.split("/"), new.split("/")
     while len(olds) > 1 and len(news) > 1 and olds[-1] == news[-1]:
         olds.pop()
@@ -391,7 +391,7 @@ def _check_size(snapshot: Snapshot, file: ReferencedFile, size: int, findings: F
             continue
         what = f"the file has {size:,} bytes, its handle records {expected:,}"
         if size > expected and use.has_sections:
-            # Key groups are found by their offsets, so that what follows them does no harm.
+            # Key groups are found by their offsets, so bytes after the last one do no harm.
             if not is_warned and not _has_manifest(snapshot):
                 finding = _find(use, file, Property.SIZES, what, offset=expected, hint=_APPENDED)
                 findings.add(replace(finding, severity=Severity.WARNING))
@@ -411,7 +411,7 @@ def _check_size(snapshot: Snapshot, file: ReferencedFile, size: int, findings: F
 
 
 def _has_manifest(snapshot: Snapshot) -> bool:
-    """Return whether this package wrote the snapshot: `rescale` reuses the first key groups of a file."""
+    """Return whether this package wrote the snapshot: `rescale` may use only the first key groups of a longer file."""
     try:
         return find_manifest(snapshot.location.directory, snapshot.path_mapping) is not None
     except StateError:

@@ -82,9 +82,9 @@ def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
 
 
 def _find_foreign_names(operator: OperatorState) -> Iterator[str]:
-    """Yield what an operator has of another one, as far as Flink stores names that it does not read."""
+    """Yield signs that an operator has the uid or coordinator state of another one; Flink stores but ignores these."""
     if operator.uid is not None and compute_operator_id(operator.uid) != operator.operator_id:
-        # `StreamGraphHasherV2.generateUserSpecifiedHash`; the hash of `setUidHash` is stored nowhere.
+        # `StreamGraphHasherV2.generateUserSpecifiedHash`; the hash given to `setUidHash` is not stored.
         yield (
             f"the operator has the id {format_operator_id(operator.operator_id)}, which is not that of its uid "
             f"{operator.uid}. Flink restores by the id"
@@ -101,7 +101,7 @@ def _find_foreign_names(operator: OperatorState) -> Iterator[str]:
 
 
 def _check_subtasks(operator: Operator, findings: Findings) -> bool:
-    """Check subtasks and parallelism; returns whether key groups can be checked, which would find the same again."""
+    """Check subtasks and parallelism; return whether key groups can be checked without finding the same errors."""
     metadata = operator.metadata
     error = None
     try:
@@ -171,7 +171,7 @@ def _check_offsets(
 ) -> None:
     if not offsets or isinstance(handle, EmptySegmentFileStateHandle):
         return
-    # -1 and 0 stand for key groups without state; elements and sections may be empty at the end of the stream.
+    # Key groups without state have the offset -1 or 0; empty elements and sections may begin at the end of the stream.
     smallest, largest = min(offsets), max(offsets)
     if smallest >= -1 and largest <= (size := _get_size(handle)):
         return
@@ -282,7 +282,7 @@ class FileUse:
 
     @property
     def holds_changes(self) -> bool:
-        """Whether the handle counts bytes before compression, and not the first byte (`StateChangeFsUploader`)."""
+        """Whether the size in the handle is before compression and without the first byte (`StateChangeFsUploader`)."""
         return self.reference.role is StreamRole.CHANGES
 
     @property

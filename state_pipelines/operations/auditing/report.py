@@ -129,7 +129,7 @@ class Finding:
     count: int = 1
 
     def __post_init__(self) -> None:
-        """Names of files come out of the snapshot, and those outside its reach are URLs of any kind."""
+        """Remove secrets from the texts: file names come from the snapshot, and may be URLs with passwords."""
         for name, text, clean in (
             ("what", self.what, redact),
             ("file", self.file, redact_path),
@@ -168,8 +168,8 @@ def from_error(
 ) -> Finding:
     """Turn an error into a finding.
 
-    It is undetermined where bytes are legal but not covered, where the storage fails or is not known, and where a file
-    is out of reach; else an error.
+    The finding is undetermined if bytes are legal but not covered, if the storage fails or is not known, or if a file
+    is out of reach; otherwise it is an error.
     """
     where = error.where
     covered = not isinstance(error, UnsupportedError)
@@ -198,7 +198,7 @@ class Findings:
     def add(self, finding: Finding) -> None:
         """Add a finding; one more of a known cause is only counted.
 
-        Damage is one cause per file and offset. What cannot be judged about records is one per operator and state.
+        Damage has one cause per file and offset. Records that cannot be judged have one cause per operator and state.
         """
         key = finding.severity, finding.property
         group = self._found.setdefault(key, {})
@@ -223,7 +223,7 @@ class Findings:
 
 
 def _find_cause(finding: Finding) -> Finding:
-    """The finding without what differs between two of the same cause."""
+    """Return the finding without the attributes that may differ between findings of the same cause."""
     if finding.severity is not Severity.ERROR and finding.property is Property.RECORDS:
         return replace(finding, file=None, offset=None, subtask=None, path=None)
     return finding if finding.file is None else replace(finding, subtask=None)

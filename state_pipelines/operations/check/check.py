@@ -91,7 +91,7 @@ class OperatorMatch:
         old: label of the operator in the snapshot: its uid, or its id when the uid is not known.
         candidates: labels of operators of the new job, the best first.
         reason: common states with the best candidate, or why there is no decision.
-        is_certain: the best candidate fits better than the others, and no other lost operator fits it as well.
+        is_certain: the best candidate fits better than the others, and fits no other unmatched operator equally well.
     """
 
     old: str
@@ -127,11 +127,11 @@ class OperatorMatch:
 
 
 def match_operators(old: JobDescription, new: JobDescription) -> tuple[OperatorMatch, ...]:
-    """Operators with state that the new job lacks, each with the operators that could take it.
+    """Match the operators with state that the new job lacks with operators of the new job that could take the state.
 
     Two operators match when at least half of their states have the same name and kind, their keys have the same
-    serializer and no other operator fits as well. Types, the parallelism and the kinds of all states decide between
-    several that fit.
+    serializer and no other operator fits equally well. If several operators fit, types, parallelism and the kinds of
+    all states decide.
     """
     known = {operator.id for operator in new.operators}
     present = {operator.id for operator in old.operators}
@@ -233,7 +233,7 @@ def _explain(old: JobOperator, new: JobOperator) -> str:
 
 
 def judge_undeclared(old: JobOperator, new: JobOperator) -> Iterator[StateCheck]:
-    """Yield a result for each Python state of both jobs whose type neither declares: its values are not compared."""
+    """Yield a result for each Python state that both jobs have without a declared type: its values are not compared."""
     known = {state.name: state for state in new.states}
     for state in old.states:
         successor = known.get(state.name)
@@ -403,7 +403,7 @@ def check_jobs(
         row_names: as of `check`.
     """
     restore = replace(_plan_restore(target, backend, old.kryo_version), row_names=row_names)
-    # Of a job that took a snapshot on the same line of Flink the classes are known to be there.
+    # If the new job is described by a snapshot that the same line of Flink took, its classes are known to exist there.
     is_observed = new.kryo_version == restore.kryo_version
     has_files = isinstance(new.classes, ClassFieldLists)
     restore = replace(
@@ -420,7 +420,7 @@ def check_jobs(
         successor = successors.pop(operator.id, None)
         if successor is not None:
             checks += _check_operator(operator, successor, old, restore, is_observed=is_observed)
-            # The old job with other code has all other types as they are.
+            # Only a snapshot of another job has types of its own; a description keeps the types that it does not name.
             if new.metadata_version is not None and new.name != old.name:
                 checks += judge_undeclared(operator, successor)
         elif operator.has_state:

@@ -45,8 +45,8 @@ class StateCheck:
     """Verdict on one serializer in one state.
 
     Attributes:
-        operator: uid, or 32-digit id; None of the snapshot as a whole.
-        state: state name; None of what all states of the operator share.
+        operator: uid, or 32-digit id; None if the verdict is on the snapshot as a whole.
+        state: state name; None if the verdict is on the operator as a whole.
         kind: kind of the state, see `JobState`; empty where there is no state.
         subject: the serializer that is judged; `STATE`, `OPERATOR` and `SNAPSHOT` are about the structure,
             `SNAPSHOT_CLASS` is about a class that several states may have.
@@ -54,11 +54,11 @@ class StateCheck:
         reason: why, one sentence; empty when the findings say it all.
         findings: the differences of the serializers.
         remedy: what to do.
-        error: what Flink raises; empty when it raises nothing, or something that is not known. Serializers are
-            in readable form, where Flink prints Java objects.
+        error: the error that Flink raises; empty when it raises none or the error is not known. Serializers are in
+            readable form, while Flink prints Java objects.
         partial: state is dropped or starts empty although the restore succeeds.
         old: the serializer of the snapshot at this position, in readable form; empty where there is none.
-        new: that of the new job.
+        new: the serializer of the new job, likewise.
     """
 
     operator: str | None
@@ -86,7 +86,7 @@ class StateCheck:
 
     @property
     def has_advice(self) -> bool:
-        """Whether Flink restores it, and there is something to do all the same."""
+        """Whether Flink restores the state as it is, but there is something to do."""
         unnoticed = any(finding.unnoticed for finding in self.findings)
         return self.outcome is Outcome.AS_IS and (unnoticed or self.subject is Subject.SNAPSHOT_CLASS)
 
@@ -122,7 +122,7 @@ def make_check(
     error: str = "",
     partial: bool = False,
 ) -> StateCheck:
-    """Make the entry about an operator or a state; None of what it is not about. Keys are a state without a name."""
+    """Make the entry about an operator or a state, or neither (None); a state without a name stands for the keys."""
     named = state if state is not None and state.name else None
     return StateCheck(
         operator=None if operator is None else operator.label,
@@ -144,9 +144,9 @@ class CheckGroup:
 
     Attributes:
         checks: the entries.
-        findings: those of the entries that no group before has.
-        repeated: the others, each with the title of the group that has it.
-        remedies: what to do, as far as no group before says it.
+        findings: the findings of the entries that no earlier group has.
+        repeated: the findings that an earlier group has, each with the title of that group.
+        remedies: the remedies that no earlier group has.
     """
 
     checks: tuple[StateCheck, ...]

@@ -68,7 +68,7 @@ _OLD_SNAPSHOTS = (
 
 
 def judge_loading(operator: JobOperator, state: JobState, release: Release) -> StateCheck | None:
-    """Judge a state one of whose serializer snapshot classes a release of Flink does not have; None for the others."""
+    """Refuse a state if a release of Flink lacks one of its serializer snapshot classes; None if it has all of them."""
     if not _is_known(release):
         return None
     checked = min(release, list_releases()[-1])
@@ -84,7 +84,7 @@ def judge_loading(operator: JobOperator, state: JobState, release: Release) -> S
 def find_unknown_classes(
     old: Serializer, path: str, release: Release, *, crosses: bool
 ) -> Iterator[SerializerDifference]:
-    """Yield the serializers of which nothing says whether they load in a release and read their old data.
+    """Yield the serializers for which it is unknown whether they load in a release and read their old data.
 
     Args:
         old: the serializer of the snapshot.
@@ -108,7 +108,7 @@ def find_unknown_classes(
 
 
 def note_release(release: Release) -> Iterator[str]:
-    """Yield an assumption about the classes of a release that is newer than those that are known."""
+    """Yield an assumption about the classes of a release that is newer than all known releases."""
     newest = list_releases()[-1]
     if release > newest and _is_known(release):
         yield (
@@ -276,7 +276,7 @@ def _find_owner(classes: FieldLists, owner: str, name: str) -> str | None:
         if any(each == name for each, _ in declared.fields):
             return owner
         found = classes.class_path.find(owner) if isinstance(classes, ClassFieldLists) else None
-        # Field lists leave out static and transient fields, which Flink finds.
+        # Field lists leave out static and transient fields, but Flink finds these as well.
         if found is None or not isinstance(classes, ClassFieldLists) or owner in classes.class_path.declared.classes:
             return None
         if any(each.name == name for each in found.fields):
@@ -374,7 +374,7 @@ _STATIC = (
 
 
 def judge_snapshot_classes(job: JobDescription, classes: ClassPath) -> Iterator[StateCheck]:
-    """Yield problems of the serializer snapshot classes of a job, and of the others among its class files."""
+    """Yield problems of the serializer snapshot classes that a job uses, and of all others among its class files."""
     stored = _list_snapshot_classes(job)
     for name in sorted({*stored, *_find_snapshot_classes(classes)}):
         found = classes.find(name)
@@ -426,11 +426,11 @@ def _find_problem(found: JavaClass) -> str:
 
 
 def _list_owners(name: str, classes: ClassPath) -> list[str]:
-    """The serializer classes that make the snapshot."""
+    """Return the serializer classes that create the snapshot class."""
     owners = []
     for entry in classes.entries:
         for candidate, parent in entry.super_classes():
-            # Snapshots may make their own copies, and factories make serializers.
+            # Other classes do not count: snapshots may create copies of themselves, and factories create serializers.
             if _is_serializer(parent, classes) and (found := classes.find(candidate)) and name in found.creates:
                 owners.append(candidate)
     return sorted(set(owners))
@@ -530,7 +530,7 @@ class WrittenClasses:
             old: the serializer of the snapshot.
             data: the classes in the data; None where the data were not read.
             lists_subclasses: the serializer has met every object of the data (RocksDB), so it lists their classes.
-            changed: other findings about the state say that its POJOs are not as they were.
+            changed: other findings about the state say that its POJOs have changed.
         """
         walk = _Walk(self)
         walk.serializer(old, None, path, lists_subclasses=lists_subclasses)
@@ -736,7 +736,7 @@ def _has_class_files(lists: FieldLists) -> bool:
 
 
 def _list_custom(node: Kryo) -> Iterator[tuple[str, str]]:
-    """Classes with a Kryo serializer of their own, and the class of that as far as the snapshot names it."""
+    """Yield the classes with a custom Kryo serializer, each with the serializer's class if the snapshot names it."""
     for each in node.registrations:
         if each.value is None:
             continue

@@ -59,13 +59,13 @@ class Restore:
     Attributes:
         release: of Flink, major and minor.
         backend: the state backend; None when the stricter one counts.
-        old_kryo_version: major version of Kryo that wrote the state; None when it is that of the release.
+        old_kryo_version: major version of Kryo that wrote the state; None if the release has the same version.
         classes: the classes of both jobs; None when nothing but serializers is compared.
         find_data: the classes in the data of a state, by operator id and state name; None where the data were not read.
         row_names: fields of SQL rows keep their names, which Flink does not compare.
-        other_queries: the queries of a SQL job need not be those of the old one.
-        new_classes: the classes of the new job, where they need not be those of the old one.
-        observed: a job on the line of the target has written the serializers of the new job, so their classes load.
+        other_queries: the queries of a SQL job may differ from those of the old job.
+        new_classes: the classes of the new job, if they may differ from those of the old job.
+        observed: a job on the release line of the target wrote the serializers of the new job, so their classes load.
     """
 
     release: tuple[int, int]
@@ -170,7 +170,7 @@ def _compare(subject: Subject, old: Serializer, new: Serializer, restore: Restor
         compatibility = combine([compatibility, *refused])
     rows = find_named_rows(old, path) if restore.release < _NAMED_ROWS else ()
     renamed = find_renamed_fields(old, new, path) if restore.row_names else ()
-    # Flink's wrapper around what is compared is in no snapshot.
+    # Flink wraps serializers before it compares them, but no snapshot contains this wrapper.
     stored = old.inner if isinstance(old, TtlAware) else old
     unknown = () if restore.observed else find_unknown_classes(stored, path, restore.release, crosses=restore.crosses)
     compatibility = combine([compatibility, *map(single, (*rows, *renamed, *unknown))])
@@ -193,7 +193,7 @@ _UNKNOWN_HASH = (
 
 
 def _choose_remedy(subject: Subject, new: Serializer) -> str:
-    """The remedy for a serializer that is not one of values; empty for those of values."""
+    """Return the remedy for a serializer of keys, timers or namespaces; empty for a serializer of values."""
     return _UNKNOWN_HASH if subject is Subject.KEY and not _has_known_hash(new) else _REMEDIES.get(subject, "")
 
 
@@ -207,7 +207,7 @@ def _has_known_hash(key: Serializer) -> bool:
 
 
 def _fit_remedies(compatibility: Compatibility, subject: Subject, new: Serializer) -> Compatibility:
-    """The findings with remedies for the role of the serializer, where the rules advise to migrate a value."""
+    """Replace remedies that advise to migrate a value, if the serializer is one of keys, timers or namespaces."""
     remedy = _choose_remedy(subject, new)
     if not remedy:
         return compatibility
@@ -233,13 +233,13 @@ def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Rest
         changed=found.outcome is not Outcome.AS_IS,
     )
     nulls = () if restore.new_classes is None else judge_nulls(path, pair.old, classes.old, restore.new_classes, data)
-    # A path that is refused already is not undetermined as well.
+    # A path that has been refused needs no further finding that it is undetermined.
     added = [single(finding) for finding in (*written, *nulls) if finding.path not in refused]
     return replace(pair, compatibility=combine([found, *added])) if added else pair
 
 
 def _warn_of_columns(pair: _Pair, restore: Restore) -> _Pair:
-    """The pair with the columns of SQL rows that two queries may have exchanged."""
+    """Return the pair with a finding on SQL columns that may be in another order in the new query."""
     found = pair.compatibility
     if pair.subject in (Subject.NAMESPACE, Subject.TIMER) or found.outcome is not Outcome.AS_IS:
         return pair
@@ -294,7 +294,7 @@ def _list_unresolved(node: Serializer) -> Iterator[UnresolvedType]:
 
 
 def _fix_map_keys(pairs: list[_Pair]) -> list[_Pair]:
-    """RocksDB rewrites the values of map state only if nothing at all is to be done to its keys."""
+    """Refuse map state that is migrated and whose key serializer changes: RocksDB keeps the keys as they are."""
     outcomes = {pair.subject: pair.compatibility.outcome for pair in pairs}
     migrates = Outcome.AFTER_MIGRATION in (outcomes.get(Subject.MAP_KEY), outcomes.get(Subject.MAP_VALUE))
     if not migrates or outcomes[Subject.MAP_KEY] not in (

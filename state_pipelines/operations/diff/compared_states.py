@@ -72,10 +72,10 @@ StoredInfo = tuple["Serializer | None", "StateMetaInfo"]
 
 
 def find_obstacle(one: State, other: State) -> str:
-    """Why records of two states cannot be compared as bytes; empty when they can.
+    """Return why records of two states cannot be compared as bytes; empty when they can.
 
-    They can where keys and values have the same layouts, even if the kinds differ; and where the serializers are
-    the same, subclasses of POJOs apart, which records name themselves.
+    They can if keys and values have the same layouts, even if the kinds differ, or if the serializers are the same.
+    The registered subclasses of POJO serializers may differ, because records name their class themselves.
     """
     if type(one) is not type(other):
         return "not compared: the kind differs"
@@ -117,7 +117,7 @@ def _find_layouts(state: State) -> tuple[lay.Layout, ...] | None:
 
 def _list_stored_infos(state: State) -> frozenset[StoredInfo]:
     if isinstance(state, KeyedState):
-        # Subtasks mostly share one header.
+        # Most subtasks share one header object, which is read once.
         headers = {(id(each.file.header), each.state_id): each for each in state.subtask_states}
         return frozenset(
             (each.file.header.key_serializer, each.file.header.states[each.state_id]) for each in headers.values()
@@ -184,7 +184,7 @@ class Candidate:
         kind: how.
         group: its key group.
         key: hash of the key.
-        one: hash of a record of the one that the other does not have; None when there is none.
+        one: hash of a record that only the one has; None when there is none.
         other: likewise.
     """
 
@@ -241,7 +241,7 @@ def sum_differences(found: Sequence[RecordDifferences], limit: int) -> RecordDif
 
 
 def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
-    """Compare two sides; records of one key may be several, and are counted as often as they are there.
+    """Compare the records of two sides as multisets: a key may have several records, and equal ones are counted.
 
     Args:
         one: records of the one.
@@ -256,7 +256,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
     keys, records = keys[order], records[order]
     groups = np.concatenate([one.groups, other.groups])[order]
     signs = np.where(order < len(one.keys), 1, -1)
-    # For each record: how often it remains, and on which side.
+    # Per distinct record, `net` is how often one side has it more often than the other; the sign says which side.
     starts = np.flatnonzero(np.concatenate([[True], (keys[1:] != keys[:-1]) | (records[1:] != records[:-1])]))
     net = np.add.reduceat(signs, starts)
     left = np.flatnonzero(net)
@@ -267,7 +267,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
     ones = np.add.reduceat(np.maximum(net, 0), firsts)
     others = np.add.reduceat(np.maximum(-net, 0), firsts)
     changed = np.minimum(ones, others)
-    # First records of the keys that only this side has.
+    # Per key, the first record that only this side has.
     rows = np.arange(len(net))
     none = len(net)
     row_one = np.minimum.reduceat(np.where(net > 0, rows, none), firsts)
@@ -464,10 +464,10 @@ class KeyedSide:
         """Return some records, decoded as far as they can be.
 
         Args:
-            wanted: by hash of the record its key group.
+            wanted: the key group of each record, by hash of the record.
 
         Returns:
-            By hash of the record the columns of its key and those of its value.
+            The columns of the key and those of the value of each record, by hash of the record.
         """
         if not wanted:
             return {}
@@ -484,7 +484,7 @@ class KeyedSide:
                     try:
                         batch = table.make_batch(records.select(rows), 0)
                     except StateError as error:
-                        # Values that cannot be decoded differ all the same.
+                        # The records differ even if they cannot be decoded: show their bytes.
                         table = KeyedTable(None, TableOptions(flatten=False), explain(error))
                         batch = table.make_batch(records.select(rows), 0)
                     shown = to_rows(batch)
@@ -503,7 +503,7 @@ class CompareGroups:
         one: the state in the one.
         other: the state in the other.
         groups: the key groups, ascending.
-        share: (number, of how many): keys whose hash leaves this rest.
+        share: (remainder, divisor): compare the keys whose hash has this remainder.
         limit: how many candidates for examples of each sort are wanted.
     """
 
@@ -583,7 +583,8 @@ def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
 def add_up(found: Sequence[GroupSums], max_parallelism: int) -> npt.NDArray[np.uint64]:
     """Digests of a state by key group, u64[max parallelism, 4].
 
-    A max parallelism that cannot be, or key groups above it, are said elsewhere (`check_held_key_groups`).
+    An impossible max parallelism is limited, and key groups above it are left out: `check_held_key_groups` reports
+    both.
     """
     total = np.zeros((min(max(max_parallelism, 1), MAX_PARALLELISM), SUMS), np.uint64)
     for each in found:
@@ -643,7 +644,7 @@ def _concat(found: Sequence[GroupSums]) -> GroupSums:
 
 
 def _split_row(row: Row) -> tuple[Row, Row]:
-    """Columns of the key, and those of the value, without the subtask, which is no property of a record."""
+    """Split a row into key and value columns, without the subtask, which is no property of a record."""
     key = {name: row[name] for name in _KEY_COLUMNS if row.get(name) is not None}
     skipped = (*_KEY_COLUMNS, "subtask", *(name for name in ("reason", "value_bytes") if row.get(name) is None))
     return key, {name: value for name, value in row.items() if name not in skipped}
@@ -713,7 +714,7 @@ class CompareUnkeyed:
     obstacle: str
     limit: int
     in_flight: int = 1
-    # This state is small compared with keyed state: not worth processes of its own.
+    # This state is small compared with keyed state, so separate processes do not pay off.
     threads: ClassVar[int] = KERNEL_THREADS
 
     def run(self) -> ContentsDiff:
@@ -810,7 +811,7 @@ def _read(state: State, *, raw: bool) -> Iterator[UnkeyedRecords]:
     columns: tuple[str, ...] = ()
     match state:
         case OperatorListState() | OperatorBroadcastState():
-            # Asked for by name, the columns of connectors are not looked for.
+            # Naming the columns skips the search for columns of connectors.
             decoded = not raw and not state.undecoded
             if decoded and isinstance(state, OperatorBroadcastState):
                 layouts["map_key"] = derive_layout(state.info.key_serializer, context)
@@ -841,7 +842,7 @@ def _hash(batch: pa.RecordBatch, layouts: dict[str, lay.Layout], columns: tuple[
         texts = pa.array([json.dumps(list(row.values())).encode() for row in rows], pa.binary())
         keys.put(texts, lay.Rest(), np.arange(count))
     elif "map_key" not in layouts:
-        # Without keys the element is its own key: it is there or not, but never another one.
+        # An element without a key is its own key: it can be missing or added, but not changed.
         keys, values = values, keys
     found = Hashes(np.zeros(count, np.int32), np.empty(count, np.uint64), np.empty(count, np.uint64))
     hash_records(found.groups, 0, keys.starts, keys.ends, values.starts, values.ends, found.keys, found.records)
@@ -882,9 +883,9 @@ def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[
     Args:
         one: the one.
         other: the other.
-        counts: whether any of them counts; not where only a part of the snapshots is compared.
+        counts: whether differing properties make the snapshots different; False if only some state is compared.
     """
-    # A copy may have a newer version of the metadata and the same state; what the version says of Kryo counts.
+    # A copy may have the same state and a newer version of the metadata. The Kryo version counts on its own.
     uncounted = ("kind", "metadata version", "checkpoint id", "fingerprint", "bytes")
     return _pair(_describe_snapshot(one), _describe_snapshot(other), uncounted, counts=counts)
 
@@ -896,10 +897,10 @@ def compare_operators(one: Operator | None, other: Operator | None, *, counts: b
 
 
 def compare_states(one: State | None, other: State | None) -> tuple[ComparedProperty, ...]:
-    """Properties of a state; one that a snapshot does not have has none.
+    """Properties of a state; without values for a snapshot that lacks the state.
 
-    Serializers that differ only in the subclasses of POJOs that each has met are shown and do not count: records name
-    their class themselves, and subtasks of one job often differ so.
+    Serializers that differ only in the registered subclasses of POJOs are shown but do not count as a difference:
+    records name their class themselves, and even subtasks of one job often differ in the subclasses that they met.
     """
     first, second = ({} if each is None else _describe_state(each) for each in (one, other))
     if one is None or other is None:

@@ -203,7 +203,7 @@ def _pair_operators(one: Snapshot, other: Snapshot, name: str | None) -> list[_O
         ids = {each for side in sides for each in side}
         if not ids:
             one.operator(name)
-        # A name of one may be stored there alone; the other has the operator all the same.
+        # Only one snapshot may store the name; find the operator of the other snapshot by id.
         for side, snapshot in zip(sides, (one, other), strict=True):
             side.update({each.id: each for each in snapshot.operators if each.id in ids and each.id not in side})
     readable = [{each: operator.readable for each, operator in side.items()} for side in sides]
@@ -233,7 +233,7 @@ _KINDS: tuple[_Read, ...] = (
 def _pair_states(pair: _OperatorPair, name: str | None) -> None:
     """Find the states of an operator on both sides.
 
-    A state that is missing on a side where a file of its kind cannot be read may be in that file: it is no difference.
+    If a file cannot be read, a state of its kind that is missing on this side may be in that file, so it is left out.
     """
     for read in _KINDS:
         surveyed = [((), ()) if side is None else read(side) for side in (pair.one, pair.other)]
@@ -294,7 +294,7 @@ def _compare_unkeyed(operators: list[_OperatorPair], limit: int, run: Runner) ->
 
 
 def _count_in_flight(pair: _OperatorPair) -> int:
-    """Number of states that are not keyed which are compared at a time: they wait for the storage."""
+    """Return the number of non-keyed states to compare concurrently: more than one if they wait for remote storage."""
     sides = (each for each in (pair.one, pair.other) if each is not None)
     return 1 if all(is_local(each.snapshot.location.directory) for each in sides) else _UNKEYED
 
@@ -337,7 +337,10 @@ def _compare_keyed(operators: list[_OperatorPair], limit: int, run: Runner) -> N
 
 
 def _digest(operators: list[_OperatorPair], run: Runner) -> dict[int, tuple[Sums, list[Unread]]]:
-    """Digest every keyed state by key group; by identity of its pair, with the records that cannot be read."""
+    """Digest every keyed state by key group.
+
+    The result is by `id` of the pair of states, and also has the records that cannot be read.
+    """
     tasks: list[DigestFile] = []
     owners: list[tuple[_OperatorPair, int]] = []
     for operator in operators:
@@ -387,7 +390,7 @@ Compared = tuple["npt.NDArray[np.uint64]", "npt.NDArray[np.uint64]"]
 
 
 def _judge(pair: _Pair, sums: Sums, unread: list[Unread]) -> tuple[ContentsDiff, Compared | None]:
-    """Judge a state by its digests; the digests too when records are to be compared one by one."""
+    """Judge a state by its digests; return these as well if the records have to be compared one by one."""
     one, other = (None if each is None else total_of(each) for each in sums)
     damaged = any(each.is_damage for each in unread)
     if sums[0] is None or sums[1] is None or one is None or other is None:
@@ -412,7 +415,7 @@ def _judge(pair: _Pair, sums: Sums, unread: list[Unread]) -> tuple[ContentsDiff,
 
 
 def _leave_out(unread: list[Unread], number: int, *, same_groups: bool) -> tuple[npt.NDArray[np.bool_], str]:
-    """Find the key groups that cannot be compared: a mask of `number` key groups, and why not."""
+    """Return a mask of the `number` key groups that is True for those that cannot be compared, and the reason."""
     left_out = np.zeros(number, np.bool_)
     for each in unread:
         if each.key_groups is None or not same_groups:

@@ -37,7 +37,7 @@ class ComparedProperty:
         name: of the property.
         one: value in the one, as `json.dumps` takes it; None when it has none.
         other: value in the other.
-        counts: other values make the snapshots different; else the property is only shown.
+        counts: differing values make the snapshots different; otherwise the property is only shown.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Example:
     Attributes:
         kind: how.
         key: columns of the key as `read` shows them (key group, key, namespace, key of the map, timestamp), without
-            those that are null; of operator state that has no keys nothing.
+            those that are null; empty for operator state without keys.
         one: columns of the value in the one; None where it has no such record.
         other: likewise.
         note: set when both values look the same and only their bytes differ.
@@ -80,7 +80,7 @@ class ContentsDiff:
         other: likewise.
         same: None when the two cannot be compared.
         note: why they were not compared, or not record by record; empty when they were.
-        key_groups: how many key groups differ; None where there are none, or they are not the same ones.
+        key_groups: how many key groups differ; None for state without key groups, or if their numbers differ.
         only_in_one: records that only the one has; None when records were not compared one by one.
         only_in_other: likewise.
         changed: records with the same key (namespace, map key) and another value; likewise.

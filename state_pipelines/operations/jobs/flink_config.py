@@ -110,7 +110,7 @@ def load_flink_options(path: str) -> dict[str, Any]:
     with at(file=path):
         try:
             location = resolve(path)
-            # Of an option that is there twice, Flink takes the last one of this file, and refuses `config.yaml`
+            # If an option is repeated, Flink takes its last value in the legacy file, but refuses `config.yaml`
             # (`GlobalConfiguration.loadLegacyYAMLResource`, `YamlParserUtils`).
             is_legacy = location.name == _LEGACY_FILE
             content = parse_yaml(read_file(location, most=MOST_TEXT).decode(), allow_repeated_keys=is_legacy)
@@ -122,7 +122,7 @@ def load_flink_options(path: str) -> dict[str, Any]:
 
 
 def flatten_options(content: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield options of the nested form and of the flat one by their whole key."""
+    """Yield each option with its full key, whether it is written flat or nested."""
     for name, value in content.items():
         if isinstance(value, dict):
             yield from flatten_options(value, f"{prefix}{name}.")

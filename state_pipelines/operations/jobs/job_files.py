@@ -198,7 +198,7 @@ class _Description:
             entries = _check_names(entries, _STATE, f"state {state_name}")
             states.append(self._state(str(state_name), entries, before.get(str(state_name)), where))
         rest = (each for each in operator.states if each.name not in described)
-        # Timers are registered by Flink itself.
+        # Flink registers timers itself, so a complete description need not list them.
         return [*states, *(each for each in rest if not self.is_complete or each.kind == StateKind.TIMER)]
 
     def _state(self, name: str, entries: Mapping[str, Any], old: JobState | None, where: Where) -> JobState:
@@ -265,7 +265,7 @@ class _Description:
 
 
 def _find_id(name: str) -> str:
-    """The id of an operator that the snapshot does not have: the name itself when it is one, else that of the uid."""
+    """Return the id of an operator that the snapshot lacks: the name if it is an id, else the hash of it as a uid."""
     return name.lower() if _ID.fullmatch(name) else format_operator_id(compute_operator_id(name))
 
 
@@ -293,7 +293,7 @@ def _find_kind(entries: Mapping[str, Any], old: JobState | None, where: Where) -
     shape = _LISTS if "element" in entries else _MAPS if "key" in entries else _VALUES
     if old is None:
         return {_LISTS: StateKind.LIST, _MAPS: StateKind.MAP, _VALUES: StateKind.VALUE}[shape]
-    # A type alone may mean the element of a list or the value of a map.
+    # If only a type is given, it may be that of a list element or a map value.
     fitting = old.kind in shape or (shape is _VALUES and old.kind in (*_LISTS, *_MAPS))
     return old.kind if fitting else shape[0]
 
@@ -303,7 +303,7 @@ def _read_serialization_config(
 ) -> tuple[tuple[str, ...] | None, frozenset[str], KryoConfig | None]:
     """Read `pipeline.serialization-config`: POJO types in their order, classes with a factory, and entries of Kryo.
 
-    The first and the last are None where there is no configuration. Source: `SerializerConfigImpl`.
+    POJO types and entries of Kryo are None if there is no configuration. Source: `SerializerConfigImpl`.
     """
     if config is None:
         return None, frozenset(), None

@@ -114,7 +114,8 @@ class JobOperator:
         states: in the order of the snapshot.
         has_state: whether there is anything to restore, states that cannot be read included.
         unread: why the states are not known; empty when they are.
-        sets_max_parallelism: the program itself says so; else Flink may have chosen the number, and takes over another.
+        sets_max_parallelism: the program sets `max_parallelism`; otherwise Flink may have chosen it, and takes over
+            that of a snapshot.
         lists_subclasses: serializers of keyed state list the class of every object, since RocksDB serialized each.
     """
 
@@ -196,7 +197,7 @@ def _describe_operator(operator: Operator) -> JobOperator:
     states: tuple[State, ...] = ()
     unread = ""
     try:
-        # A restore passes raw state on unchanged, so that it is never incompatible.
+        # Raw state is left out: a restore gives it to the operator unchanged, so it is never incompatible.
         states = (*operator.keyed_states, *operator.operator_states)
     except UnsupportedError as error:
         unread = str(error)
@@ -263,8 +264,8 @@ class StateClasses:
     Attributes:
         operator: label of the operator.
         state: name of the state; empty of keys.
-        found: classes among the given ones.
-        assumed: classes that are not, each with the classes of its simple name that are.
+        found: classes of the state that the given class files contain.
+        assumed: classes of the state that they lack, each with the given classes that have the same simple name.
         is_given: the type of the state is given in another way.
     """
 
@@ -543,7 +544,7 @@ def _list_serializers(job: JobDescription) -> list[Serializer]:
 
 
 def _name_type(node: Serializer) -> str | None:
-    """The Java class that determines the node; None where none does."""
+    """Return the Java class whose definition determines a serializer; None for serializers without such a class."""
     match node:
         case Pojo():
             return node.pojo_class
@@ -574,7 +575,7 @@ def _map_tree(node: Serializer, change: Callable[[Serializer], Serializer | None
 
 
 def _map_members(node: Node, change: Callable[[Serializer], Serializer | None]) -> Node:
-    """The node with its nested serializers changed, those in the fields of a POJO too."""
+    """Return the node with its nested serializers changed, including those in the fields of a POJO."""
     changed: dict[str, Any] = {}
     for each in fields(node):  # type: ignore[arg-type]
         before = getattr(node, each.name)
@@ -612,7 +613,7 @@ def _change_state(job: JobDescription, subject: str, change: Callable[[JobState]
 
 
 def _find_payload(state: JobState) -> tuple[Subject, Serializer]:
-    """The role of the payload, and its serializer with TTL around it."""
+    """Return the role of the payload (see `payload_of`) and its serializer, with the TTL wrapper if there is one."""
     for subject in (Subject.ELEMENT, Subject.MAP_VALUE):
         if subject in state.serializers:
             return subject, state.serializers[subject]
@@ -639,7 +640,7 @@ def _wrap_as(old: Serializer, payload: Serializer) -> Serializer:
 def _replace_schema(state: JobState, schema_json: str) -> JobState:
     payload = payload_of(state)
     wanted = _name_record(schema_json)
-    # A class that Avro generated, whose schema its class file does not give away.
+    # A class that Avro generated, but whose schema cannot be read from its class file.
     unknown = [node for node in walk(payload) if isinstance(node, UnresolvedType) and _simple_name(node) == wanted]
     if unknown:
         made = build.avro(unknown[0].unknown_class, schema_json)
@@ -669,7 +670,7 @@ def _name_record(schema_json: str) -> str:
 
 
 def _split_arguments(text: str) -> tuple[str, list[str]]:
-    """`Map<String, List<Long>>` as `Map` and its arguments as text."""
+    """Split a type such as `Map<String, List<Long>>` into `Map` and the texts of its arguments."""
     head, less, rest = text.partition("<")
     if not less or not rest.endswith(">"):
         return text, []

@@ -72,7 +72,7 @@ def migrate_job(job: JobDescription, snapshot: Snapshot, chain: Chain) -> JobDes
 
 def _migrate_operator(operator: JobOperator, plan: OperatorPlan) -> JobOperator:
     states = [_describe(name, flow.shape) for name, flow in plan.states.items()]
-    # Operator state that keyed state hides by its name stays as it is.
+    # If keyed state and operator state have the same name, the migration is about the keyed state.
     others = (
         state for state in operator.states if state.group is not StateGroup.KEYED and plan.shapes[state.name].is_keyed
     )
@@ -133,7 +133,7 @@ def describe_upgraded_job(old: JobDescription, release: tuple[int, int]) -> JobD
 
 
 def _choose_classes(old: JobDescription) -> ClassPath:
-    """Choose the classes of the snapshot; without classes that Kryo writes, where only field lists describe them."""
+    """Choose the classes of the snapshot; if only field lists describe them, without the classes that Kryo writes."""
     if isinstance(old.classes, ClassFieldLists):
         return old.classes.class_path
     if old.classes is None:
@@ -213,7 +213,7 @@ class NewCode:
     schemas: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        """Whether they say anything."""
+        """Return whether anything of the new code is given."""
         return any((self.classes, self.types, self.schemas))
 
     def describe(self, old: JobDescription, release: tuple[int, int], file: str | None) -> JobDescription:
@@ -243,7 +243,7 @@ class NewCode:
 
 
 def is_description(path: str) -> bool:
-    """Whether a path is that of a description of a job, by its ending; else it is that of a snapshot."""
+    """Return whether a path has the extension of a job description; otherwise it is the path of a snapshot."""
     return path.lower().endswith(_DESCRIPTIONS)
 
 

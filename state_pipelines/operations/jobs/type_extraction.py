@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class UnresolvedType(Opaque):
-    """A serializer that the classes do not tell; compares as undetermined.
+    """A serializer that does not follow from the classes; compares as undetermined.
 
     Attributes:
-        reason: why not.
-        remedy: what would tell.
+        reason: why it does not.
+        remedy: information from which it would follow.
     """
 
     snapshot_class: str = ""
@@ -47,7 +47,7 @@ def _describe_unresolved(node: UnresolvedType) -> str:
 
 
 def unknown_arguments(found: JavaClass) -> UnresolvedType:
-    """A generic class without type arguments."""
+    """Make the serializer of a generic class without type arguments, which is unresolved."""
     parameters = ", ".join(found.parameters)
     return UnresolvedType(
         unknown_class=found.name,
@@ -57,7 +57,7 @@ def unknown_arguments(found: JavaClass) -> UnresolvedType:
 
 
 def made_by_factory(what: str) -> UnresolvedType:
-    """A class or field whose serializer a factory makes."""
+    """Make the serializer of a class or field that comes from a factory, which is unresolved."""
     return UnresolvedType(
         unknown_class=what,
         reason="a factory (`@TypeInfo` or the configuration) makes its serializer, which only Java can run",
@@ -140,10 +140,10 @@ class TypeExtraction:
         release: of Flink, major and minor.
         carried: serializers by class name, taken where a class cannot be looked up, and for the registrations of Kryo.
         subclasses: registered subclasses by POJO class.
-        registered: all registered POJO types, when the configuration is known; goes before `subclasses`.
+        registered: all registered POJO types, when the configuration is known; takes precedence over `subclasses`.
         factories: classes whose serializer a factory of the configuration makes.
-        kryo: Kryo entries of the configuration, when it is known; go before the registrations of `carried`.
-        assumed: names of the classes that were taken from `carried` because they were not found; filled on the way.
+        kryo: Kryo entries of the configuration, when it is known; take precedence over the registrations of `carried`.
+        assumed: classes that were taken from `carried` because they were not found; filled during the extraction.
     """
 
     classes: ClassPath
@@ -217,7 +217,7 @@ class TypeExtraction:
         return build.generic_array(name_class(element), self._create(of.arguments[0], bound, above))
 
     def _list_tuple_line(self, of: JavaType, bound: Bindings) -> Iterator[tuple[JavaType, Bindings]]:
-        """The type and its super classes up to TupleN; nothing when it is no tuple."""
+        """Yield the type and its super classes up to TupleN; nothing when it is no tuple."""
         line, current, scope = [], of, bound
         while not current.name.startswith(_TUPLE):
             found = self._find(current.name)
@@ -282,7 +282,7 @@ class TypeExtraction:
         return self._create_pojo(found, self._bind(found, of, bound), above)
 
     def _create_collection(self, of: JavaType) -> Serializer | None:
-        """The collection types that Flink 2 extracts for POJO fields, with their element types extracted again."""
+        """Return the serializer of a collection type that Flink 2 extracts for POJO fields; None for other types."""
         if of.name in _MAPS:
             key, value = map(self._start, of.arguments)
             return build.nullable(build.map_of(_nullable(key), value))
@@ -307,7 +307,8 @@ class TypeExtraction:
             return PojoProblem("the class is not public", "Make it public")
         last = line[-1].parent
         if last is not None and last.name not in (OBJECT_NAME, RECORD_NAME):
-            # The classes of the JDK that are worth extending have private fields; of others nothing is known.
+            # The super class has not been found. Classes of the JDK that people extend have private fields without
+            # accessors, so the class is no POJO; about other super classes nothing is known.
             reason, remedy = f"its super class {last.name} is one of the JDK", "Hold the object in a field instead"
             return PojoProblem(reason, remedy) if last.name.startswith(_JDK) else None
         owned = [each for owner in line for each in owner.fields if each.is_kept]
@@ -438,7 +439,7 @@ class TypeExtraction:
 
     def configure_kryo(self, name: str) -> Kryo:
         """Return the Kryo serializer of a class under the configuration; needs one."""
-        # Avro is on the class path of the whole job.
+        # The carried Kryo serializer shows whether the job has Avro on its class path, which adds registrations.
         like = next((each for each in self.carried.values() if isinstance(each, Kryo)), None)
         return (self.kryo or KryoConfig()).configure(name, like)
 
@@ -455,7 +456,7 @@ def _explain_accessors(each: JavaField, *, getter: bool, setter: bool) -> PojoPr
 
 
 def carry_over(trees: Iterator[Serializer]) -> tuple[dict[str, Serializer], dict[str, tuple[str, ...]]]:
-    """Serializers by class and registered subclasses from the old state, where classes leave them open."""
+    """Collect serializers by class, and registered subclasses, from the old state, for what the classes leave open."""
     carried: dict[str, Serializer] = {}
     subclasses: dict[str, tuple[str, ...]] = {}
     pending = list(trees)
@@ -474,7 +475,7 @@ def carry_over(trees: Iterator[Serializer]) -> tuple[dict[str, Serializer], dict
 
 
 def _make_tuple_class(name: str) -> JavaClass | None:
-    """Flink's own TupleN, whose fields count when a subclass adds some."""
+    """Make a description of Flink's TupleN, whose fields count when a subclass adds some."""
     size = name.removeprefix(_TUPLE)
     if size == name or not size.isdigit():
         return None
@@ -485,7 +486,7 @@ def _make_tuple_class(name: str) -> JavaClass | None:
 
 
 def _substitute(of: JavaType, scope: Bindings) -> JavaType:
-    """The type with all type parameters replaced that are known."""
+    """Return the type with all known type parameters replaced."""
     bound_type = scope.get(of.name)
     if bound_type is not None:
         return JavaType(bound_type.name, bound_type.arguments, of.wildcard or bound_type.wildcard)
