@@ -562,7 +562,7 @@ class FlinkCluster(Protocol):
 
 
 def find_job(cluster: FlinkCluster, name: str) -> JobOverview:
-    """The job with an id or a name; of those with one name the one that has not ended, or the newest.
+    """Find a job by its id or name; of several jobs of the name, take the one that has not ended, else the newest.
 
     Raises:
         NotFoundError: there is none.

@@ -167,7 +167,7 @@ def describe_age(age: timedelta) -> str:
 
 
 def select_alike(done: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The completed checkpoints, newest first, whose sizes can be compared: of checkpoints, or of savepoints."""
+    """Select the snapshots of the newest one's kind, newest first: sizes of checkpoints and savepoints differ."""
     return [each for each in done if each.is_savepoint == done[0].is_savepoint] if done else []
 
 

@@ -241,7 +241,7 @@ class HttpClient:
             except ClusterError as error:
                 may_repeat = error.transient and (is_idempotent or not error.is_in_doubt)
                 if not may_repeat or attempt == ATTEMPTS:
-                    # A repeated request has its effect once, but it is unknown whether it had.
+                    # Even if the request may be repeated, it is unknown whether it had its effect, unless it is a GET.
                     error.is_in_doubt = error.is_in_doubt and method != "GET"
                     raise
             else:
@@ -367,7 +367,7 @@ class HttpClient:
                 )
 
     def _refusal(self, method: str, path: str, answer: Answer) -> ClusterError | NotFoundError:
-        """The error of an answer that is one."""
+        """Return the error that an answer reports."""
         words = read_words(answer.content)
         reason = find_root_cause(words).rstrip(".") or f"HTTP {answer.status}"
         name = f"{self._what} at {self.endpoint}"

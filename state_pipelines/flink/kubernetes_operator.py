@@ -173,7 +173,7 @@ class OperatorCluster:
         return trigger
 
     def _require_options(self, resource: Mapping[str, Any], request: SavepointRequest) -> None:
-        """A job is suspended with the directory and format of its running configuration."""
+        """Refuse another directory or format than in the job's configuration, which the operator suspends it with."""
         options = _take(_take(resource, "spec"), "flinkConfiguration")
         directory = _find_savepoint_directory(options)
         if request.directory and request.directory.rstrip("/") != directory.rstrip("/"):
@@ -291,7 +291,7 @@ class OperatorCluster:
         resource = self._find(job_id)
         failures: list[JobFailure] = []
         error = str(_take(resource, "status").get("error") or "")
-        # Before that, the error is one of the job before the change.
+        # Until the operator has observed the change, its error is about the job before the change.
         if error and _is_observed(resource):
             kind, stack = _read_error(error)
             failures.append(JobFailure(datetime.now(UTC), kind, stack))
@@ -313,7 +313,7 @@ class OperatorCluster:
         return self._ask_flink(job_id, lambda rest, own: rest.read_load(own))
 
     def read_start(self, job_id: str) -> JobStart | None:
-        """None: pods start before the job does, of which Flink knows nothing."""
+        """Return None: pods start before the job does, and Flink does not know how long that takes."""
         del job_id
         return None
 
@@ -338,7 +338,7 @@ class OperatorCluster:
         """The resource, if the id is that of its job."""
         resource = self._read()
         chosen = _find_annotation(resource, JOB_ID)
-        # After a start, the id of the job before says nothing of the resource any more.
+        # After a start, the resource describes another job than the one with the previous id.
         if job_id.lower() != (chosen or self._find_own_id(resource).lower()):
             raise NotFoundError(
                 f"{self.endpoint} has no job {job_id}", hint="Look whether somebody else has changed the resource"
@@ -468,7 +468,7 @@ def _find_status(resource: Mapping[str, Any]) -> JobStatus:
     wanted = str(_take(_take(resource, "spec"), "job").get("state") or "running")
     state = str(_take(status, "jobStatus").get("state") or "")
     if not _is_observed(resource):
-        # What the status says is about the job before the change.
+        # The status is still about the job before the change.
         return JobStatus.INITIALIZING if wanted == "running" else JobStatus.CANCELLING
     lifecycle = str(status.get("lifecycleState") or "")
     if lifecycle == "FAILED":

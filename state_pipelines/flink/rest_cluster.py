@@ -279,7 +279,7 @@ def read_checkpoint(content: Mapping[str, Any], details: Mapping[str, tuple[Chec
 
 
 def _path(text: str) -> str:
-    # `CompletedCheckpointStats` of a checkpoint in memory.
+    # A checkpoint in memory has a text in angle brackets instead of a path (`CompletedCheckpointStats`).
     return "" if text.startswith("<") else text
 
 
@@ -357,7 +357,7 @@ class SqlGateway:
 
         Raises:
             ClusterError: the gateway cannot be reached, or a statement fails, with Flink's reason.
-            UsageError: the script is not one of one job.
+            UsageError: the script does not define exactly one job.
         """
         version = self._choose_version()
         options = dict(_list_options(submission, job_id))
@@ -410,7 +410,7 @@ class SqlGateway:
         Raises:
             ClusterError: it failed, or takes too long.
         """
-        # Definitions that are there already fail: what may have been carried out is not sent again.
+        # A definition fails if it has been carried out before, so a statement whose answer was lost is not repeated.
         answer = self._client.send("POST", f"{session}/statements", {"statement": statement}, is_idempotent=False)
         operation = quote(take(answer.content, "operationHandle", str))
         deadline = self._clock() + _SECONDS
@@ -440,13 +440,13 @@ class SqlGateway:
 
 
 def _list_options(submission: Submission, job_id: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of the session, last those that nothing may change."""
+    """Yield the options of the session; the last ones override those of the submission."""
     yield from submission.configuration.items()
     if submission.parallelism is not None:
         yield "parallelism.default", str(submission.parallelism)
     if submission.savepoint is not None:
         ignores = str(submission.allow_non_restored_state).lower()
-        # The names before Flink 1.20 and 2.0: each release takes no notice of those that it does not have.
+        # Also give the names of the options before Flink 1.20 and 2.0, since each release ignores unknown names.
         yield "execution.savepoint.path", submission.savepoint
         yield "execution.state-recovery.path", submission.savepoint
         yield "execution.savepoint.ignore-unclaimed-state", ignores
@@ -660,7 +660,7 @@ class RestCluster:
         for each in known:
             if each.get("name") == name and each.get("entry") is not None:
                 return take(each, "id", str)
-        # A second upload is a second file, nothing else.
+        # Repeating the upload only leaves a second file, so it is allowed.
         answer = self._client.send("POST", "/jars/upload", is_idempotent=True, upload=(name, jar))
         return take(answer.content, "filename", str).replace("\\", "/").rpartition("/")[2]
 

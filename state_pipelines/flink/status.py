@@ -393,7 +393,7 @@ class _Watcher:
         )
 
     def _find_slowest(self, history: Sequence[Checkpoint], names: dict[str, str]) -> tuple[SlowSubtask, ...]:
-        """Subtasks of the newest checkpoint whose failure or duration they explain."""
+        """Return the slowest subtasks of the newest checkpoint, which explain its duration or failure."""
         for each in history[:3]:
             if each.status is CheckpointStatus.IN_PROGRESS and len(history) > 1:
                 continue
@@ -424,7 +424,7 @@ class _Watcher:
         return ()
 
     def _measure_growth(self, done: Sequence[Checkpoint], names: dict[str, str]) -> tuple[StateGrowth, ...]:
-        """Growth of each task from the oldest to the newest checkpoint of the history; formats differ in size."""
+        """Growth of each task from the oldest to the newest checkpoint of the history, without other formats."""
         alike = select_alike(done)
         if len(alike) < 2:
             return ()
@@ -493,10 +493,10 @@ class _Watcher:
         return found
 
     def _explain_state_error(self, failure: FailureCount, snapshot: str) -> JobFinding:
-        """Finding about a restart loop with an error of the state: the run that mends it, with its command.
+        """Describe a restart loop that an error of the state causes, with the command that mends it.
 
-        The command runs here: it names the snapshot as it is reached from here, and `--map` since `_metadata` has the
-        names of the cluster.
+        The command is for this machine: it has the path of the snapshot from here, and `--map`, because `_metadata` has
+        the paths of the cluster.
         """
         path = shlex.quote(self.mapping.apply(snapshot)) if snapshot else "SNAPSHOT"
         mapped = "".join(f" --map {shlex.quote(each)}" for each in self.path_mapping)

@@ -221,7 +221,7 @@ class OperatorBalance:
 
 @dataclass(frozen=True)
 class MaxParallelismConflict:
-    """Operators whose max parallelism does not go together, or not with their parallelism.
+    """Operators whose max parallelisms contradict each other, or are lower than their parallelism.
 
     Attributes:
         parallelism: of the operators.
@@ -412,12 +412,13 @@ def _advise_hottest(distribution: StateDistribution, keys: Sequence[HotKeyLoad])
 
 
 def find_max_parallelism_conflicts(snapshot: Snapshot) -> list[MaxParallelismConflict]:
-    """Operators with keyed state whose max parallelism does not go together, or not with their parallelism.
+    """Find operators with keyed state whose max parallelisms contradict each other, or are lower than the parallelism.
 
-    Operators of one chain run in one job vertex with one max parallelism. On restore Flink sets that of the vertex to
-    what the state of an operator says (`StateAssignmentOperation.checkParallelismPreconditions`), once per operator, so
-    that the last one wins; the others then read other key groups than were written. `_metadata` does not tell which
-    operators are chained, but only those of the same parallelism can be.
+    Operators of one chain run in one job vertex with one max parallelism. On restore, Flink sets the max parallelism of
+    the vertex from the state of each of its operators in turn
+    (`StateAssignmentOperation.checkParallelismPreconditions`), so the last operator wins, and the others read other key
+    groups than were written. `_metadata` does not record which operators are chained, but only operators of the same
+    parallelism can be.
     """
     found: dict[int, dict[str, int]] = {}
     for operator in snapshot.operators:
@@ -677,7 +678,7 @@ def _move(operator: Operator, found: _Found, m: int) -> tuple[KeyGroupLoads | No
 
 
 def _fold(numbers: list[int] | None, m: int) -> list[int] | None:
-    """Numbers per key group with a max parallelism that divides the old one."""
+    """Add up numbers per key group for a lower max parallelism, which divides the old one."""
     if numbers is None:
         return None
     folded: list[int] = np.array(numbers, np.int64).reshape(-1, m).sum(0).tolist()
@@ -689,7 +690,7 @@ def _make_loads(nbytes: Counts, records: Counts | None, keys: Counts | None) -> 
 
 
 def distribute(loads: KeyGroupLoads, parallelism: int, max_parallelism: int) -> StateDistribution:
-    """The subtasks that key groups make (`KeyGroupRangeAssignment.computeKeyGroupRangeForOperatorIndex`).
+    """Distribute key groups over subtasks (`KeyGroupRangeAssignment.computeKeyGroupRangeForOperatorIndex`).
 
     Args:
         loads: of all key groups.
@@ -942,7 +943,7 @@ def _draw_subtasks(
 def _draw_cells(
     axes: Axes, each: StateDistribution, edges: Sequence[tuple[StateDistribution, str]], *, below: bool = False
 ) -> None:
-    """Key groups as cells, and the borders of subtasks: those of `edges` above the cells, then below them."""
+    """Draw key groups as cells, and the subtasks of each distribution in `edges`: first above the cells, then below."""
     image, skewed = _draw_loads(axes, each)
     # Cells fill the middle; bands with alternating shades are the subtasks.
     axes.set_ylim(-0.45 if below or len(edges) > 1 else 0, 1.45 if not below else 1)
@@ -972,7 +973,7 @@ def _draw_loads(axes: Axes, each: StateDistribution) -> tuple[AxesImage, bool]:
     from matplotlib.colors import LogNorm, Normalize
 
     loads = np.array(each.loads.bytes, np.float64)
-    # Cells of equal width; a hot key group must not vanish among its neighbours.
+    # Each cell shows the largest of its key groups, so that a hot one does not vanish among its neighbours.
     width = -(-len(loads) // MOST_CELLS)
     cells = np.zeros(-(-len(loads) // width) * width)
     cells[: len(loads)] = loads

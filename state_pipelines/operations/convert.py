@@ -107,8 +107,8 @@ class SubtaskConversion:
         format: the new format.
         key_groups: range of the subtask.
         target: directory of the new snapshot.
-        name: of the new file; with rocksdb what the names of the new files start with. It is chosen before any attempt,
-            so that one that is made again finds what the one before has left.
+        name: of the new file; with rocksdb what the names of the new files start with. It is chosen before the first
+            attempt, so that another attempt finds the leftovers of a failed one.
         checkpoint_id: of the snapshot.
         verify: read the new files again.
         in_flight: as `Work` says.
@@ -138,7 +138,7 @@ class SubtaskConversion:
             if self.needs_ends:
                 self._require_ends()
             handle, size = self.write()
-            # Read again, in another way than the writer did: records that its reading lost are not in the new files.
+            # Digest the old state by a read of its own, because the writer may have missed records while reading it.
             before = digest_states(self.source, self.key_groups)
             after = None
             if self.verify:
@@ -148,11 +148,11 @@ class SubtaskConversion:
 
     @property
     def needs_ends(self) -> bool:
-        """Whether the new files are read again without lengths of entries."""
+        """Whether the new files are read back although they store no lengths of entries."""
         return self.format is Format.HEAP and self.verify
 
     def find_doubtful(self) -> list[tuple[int, EntryCodec]]:
-        """The ids of states with values whose ends may not be found, and their codecs as entries of a heap."""
+        """Return the ids and heap codecs of states with values whose ends may be impossible to find."""
         codecs = make_entry_codecs(self.header, self.source.context)
         return [(number, each) for number, each in enumerate(codecs) if each.is_opaque or not each.entries.is_compiled]
 
@@ -163,7 +163,7 @@ class SubtaskConversion:
                     codec.require_ends(records)
 
     def write(self) -> tuple[KeyedStateHandle, int]:
-        """Write it and read nothing again: the handle, and bytes written; errors as `run`."""
+        """Write the new files without reading them back; return the handle and the bytes written. Errors as `run`."""
         return _WRITERS[self.format](self)
 
     @property
@@ -205,7 +205,7 @@ class Removal:
 
     Attributes:
         directory: of the snapshot, without symbolic links where it is local.
-        metadata: its `_metadata`, which goes first: what is left then is no snapshot any more.
+        metadata: its `_metadata`, which is removed first, so that an interrupted removal leaves no broken snapshot.
         files: its other files, all of them in `directory`.
     """
 
@@ -214,12 +214,12 @@ class Removal:
     files: tuple[Location, ...]
 
     def run(self) -> int:
-        """Remove them, and the directory unless something else is there; how many files were removed.
+        """Remove the files, and the directory if it is empty then; return the number of removed files.
 
         Raises:
             StateError: the storage refuses.
         """
-        # The directory itself may have been exchanged for a link since it was read.
+        # The root is the parent, because the directory itself may have been replaced by a link since it was read.
         root = parent(self.directory)
         for files in ([self.metadata], self.files):
             for error in delete_files(files, [root] * len(files)):
@@ -239,7 +239,7 @@ def plan_removal(snapshot: Snapshot, target: Location) -> Removal:
     Raises:
         UnsupportedError: a file lies outside the directory of the snapshot, so that others may need it.
         UsageError: the target is the snapshot itself, or a snapshot near it names one of the files.
-        StateError: nobody can tell whether a snapshot near it does, since it cannot be read.
+        StateError: a snapshot near it cannot be read, so it is not known whether it names one of the files.
     """
     directory = snapshot.location.directory
     if str(target).rstrip("/") == str(directory).rstrip("/"):
@@ -266,7 +266,7 @@ def plan_removal(snapshot: Snapshot, target: Location) -> Removal:
 
 
 def _refuse_neighbours(snapshot: Snapshot, files: Collection[str]) -> None:
-    """Refuse when a snapshot near this one names one of the files, as those do whose files are referenced."""
+    """Refuse if a snapshot near this one names one of the files, such as one that was written with references to it."""
     directory = snapshot.location.directory
     try:
         for entry in find_snapshots(parent(directory), depth=NEIGHBOUR_DEPTH):
@@ -286,7 +286,7 @@ def _refuse_neighbour(snapshot: Snapshot, path: str, files: Collection[str]) -> 
         try:
             location = open_stream(reference.handle, other.location.directory, other.path_mapping).location
         except OutOfReachError:
-            # The file is outside the directory of this snapshot, which is allowed.
+            # The file is not one of this snapshot, whose directory is within reach.
             continue
         if location is not None and _identify(location) in files:
             raise UsageError(
@@ -507,10 +507,10 @@ def _plan_operator(
 
 
 def _require_lengths(task: SubtaskConversion, *, lacks_lengths: bool) -> None:
-    """Refuse entries whose ends nothing here finds, where the old or the new files store no lengths of entries.
+    """Refuse entries whose ends cannot be found, if the old or the new files store no lengths of entries.
 
-    States of unread serializers are refused if they have an entry, others by their first entries here, and by all
-    before the subtask is written.
+    A state whose serializer cannot be read is refused if it has an entry. Other states are checked by their first
+    entries here, and by all entries before the subtask is written.
 
     Args:
         task: of a subtask.
@@ -546,7 +546,7 @@ def _find_forst(operator: Operator) -> frozenset[int]:
 def _is_written(subtask: SubtaskState, source: KeyedFile, format: Format) -> bool:
     """Whether the files of a subtask can be copied."""
     if format is Format.CANONICAL and not isinstance(subtask.managed_keyed_state, KeyGroupsSavepointStateHandle):
-        # Behind another handle (before 1.13, full checkpoints of RocksDB) only one backend takes the format.
+        # With another class of handle (before 1.13, full checkpoints of RocksDB), only one backend accepts the format.
         return False
     return source.format is _FILES[format]
 
@@ -677,7 +677,7 @@ def prove_conversion(plan: ConversionPlan, written: Sequence[WrittenState], run:
     rows: list[Sequence[DifferingRecord]] = []
     for task, result in pairs:
         for name, digest in result.states.items():
-            # Key groups of other subtasks do not make up for it, nor does a state without records that is missing.
+            # Compare each subtask: sums over all would hide records in a wrong subtask, and a missing empty state.
             if digest != (result.read_back or {}).get(name):
                 failed[task.operator, name] = states[task.operator, name]
                 file = task.open_written(result.handle)

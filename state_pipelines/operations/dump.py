@@ -121,7 +121,7 @@ def describe_unread(failure: Failure, operator: str, state: str | None = None) -
 
 
 def name_state(state: State) -> Line:
-    """The name of a state; of a Python function that in Python, and beside it that in Java."""
+    """Return the name of a state; for a Python function, its name in Python and also its name in Java."""
     line: Line = {"state": state.label}
     return {**line, "java_state": state.name} if state.python_name else line
 
@@ -250,7 +250,7 @@ def _dump_file(
         except StorageError:
             raise
         except StateError:
-            # It may concern some of the states only: each is read alone, from the record after the last one shown.
+            # The error may be of some states only: read each state alone, from the record after the last one shown.
             file = file.hold()
         else:
             return
@@ -273,7 +273,7 @@ def _find_show(state: KeyedState, subtask_state: KeyedSubtaskState) -> _Show:
             where=Where(file=subtask_state.file.name),
             hint=EDITED_METADATA,
         )
-    # The subtask's own layout: the state as a whole has none where one subtask has a namespace that nothing reads.
+    # Use the layout of the subtask: the whole state has none if the namespace of a single subtask cannot be read.
     layout, _ = state.find_subtask_layout(subtask_state) if state.kind == StateKind.TIMER else (None, "")
     return _show_entries(state, subtask_state) if layout is None else _show_timers(state, subtask_state, layout)
 
@@ -418,7 +418,7 @@ def dump(
     operators = snapshot.operators if operator is None else (snapshot.operator(operator),)
     if operator is None and state is None:
         yield from map(_dump_master, snapshot.metadata.master_states)
-    # Once for all threads.
+    # Read the headers once, before several threads need them.
     snapshot.read_headers()
     found: set[str] = set()
     mean = snapshot.file_size // max(1, len(snapshot.operators))
@@ -481,11 +481,11 @@ def dump_state(state: State, *, splits: bool = False) -> Iterator[Line]:
 
 
 def _find_splits(state: OperatorListState) -> ConnectorState | None:
-    """The connector that the state is that of, with the splits of its elements; None where that is not known."""
+    """Return the connector that wrote the state, with the splits of each element; None if it is not known."""
     try:
         return state.detected.state
     except (FormatError, MissingFileError):
-        # Reading the elements reports it.
+        # The error is reported when the elements are read.
         return None
 
 
@@ -505,7 +505,7 @@ def _dump_list(state: OperatorListState, connector: ConnectorState | None) -> It
                 number += 1
                 continue
             reader = Reader(raw, subtask_state.name, int(starts[index]), int(ends[index]))
-            # An element ends where its serializer does; what follows may belong to the file.
+            # The serializer determines where an element ends; bytes after it may belong to the file format.
             add_value(line, serializer, reader, partial(_read_stored, stored, context))
             yield line
 
@@ -533,7 +533,7 @@ def _dump_broadcast(state: OperatorBroadcastState) -> Iterator[Line]:
                 user_key = read_value(derive_layout(key, context), reader, tail=False)
                 value = read_value(derive_layout(stored, context), reader, tail=index == count - 1)
             except UnsupportedError as error:
-                # Only the serializers determine where an entry ends.
+                # Without a readable serializer the end of an entry is not known: show the rest of the bytes as one.
                 reader.position = first
                 yield line | {"entries": count - index, "value": show_bytes(reader, describe_reason(error))}
                 break

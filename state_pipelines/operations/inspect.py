@@ -102,7 +102,7 @@ class CoordinatorReport:
 
 
 def report_connector(detected: Detected) -> ConnectorReport | None:
-    """The report on a list state; None when it is that of no known connector."""
+    """Return the report on a list state; None if no known connector wrote it."""
     if detected.state is not None:
         return _report_state(detected.state)
     if detected.candidates:
@@ -116,7 +116,7 @@ def report_coordinator(data: bytes, chosen: str | None = None, splits: Iterable[
     Args:
         data: the state.
         chosen: the connector that the caller names, where several fit.
-        splits: what the list states of the operator are, which settle it otherwise.
+        splits: the connectors of the operator's list states, which decide unless `chosen` fits.
     """
     state = read_coordinator(data)
     if state.enumerator is None:
@@ -238,7 +238,7 @@ def find_keyed_formats(
         # Managed state comes first, then timers of raw state.
         opened.setdefault(subtask, file)
     present = [(subtask, handle) for subtask, handle in handles if handle is not None and subtask in opened]
-    # A database without records has no file to share, but the other subtasks tell.
+    # A database without records has no file to share, so look at all subtasks.
     incremental = any(_has_shared_files(handle) for _, handle in present)
     databases = _Databases(reader, incremental, without_options)
     found: dict[tuple[str, str, bool], tuple[KeyedFormatReport, list[int]]] = {}
@@ -325,7 +325,7 @@ def _describe_changelog(
             inlined += 1
             size += sum(len(each.change) for each in log.changes)
     for each in dict.fromkeys(streams):
-        # The log was read for the state before: this costs no request.
+        # The log has been read before and its first byte is kept, so this costs no request.
         stream = replace(databases.reader.open_stream(each), holds_changes=True)
         flag = databases.reader.kept.read(stream, 0, 1)
         compressions.append("snappy" if is_compressed(flag, stream.name) else "none")
@@ -628,7 +628,7 @@ def inspect(snapshot: Snapshot | str, *, count: bool | None = None) -> SnapshotR
 
 def _report_operators(snapshot: Snapshot, sizes: Mapping[bytes, int], *, count: bool) -> list[OperatorReport]:
     """Report the operators; on a storage that is not local several small ones at a time."""
-    # Once for all threads.
+    # Read the headers once, before several threads need them.
     snapshot.read_headers()
     works = [
         partial(_report_operator, each, sizes.get(each.metadata.operator_id, 0), count=count)
@@ -774,7 +774,7 @@ def _describe_state(
                 python = PythonReport(state.name, "Map<ByteArrayWrapper, BytePrimitiveArray>", None)
         case BytesState():
             stored = ""
-            # Its handles have the size.
+            # Counting is cheap, because the handles record the size.
             count = True
             if isinstance(state, RawKeyedState):
                 groups = [[each.start, each.end] for each in state.key_groups]

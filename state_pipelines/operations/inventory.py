@@ -84,7 +84,7 @@ class SnapshotName(NamedTuple):
 
 
 class PartitionKey(NamedTuple):
-    """A partition key in two: the name, with its date, and the first 8 or 16 digits of the fingerprint."""
+    """The two halves of a partition key: the name with its date, and the first 8 or 16 digits of the fingerprint."""
 
     name: str
     digits: str
@@ -95,7 +95,7 @@ class PartitionKey(NamedTuple):
         return _DATE.sub("", self.name, count=1)
 
     def fits(self, name: str, fingerprint: str) -> bool:
-        """Return whether the key is one of a snapshot, whatever its date is.
+        """Return whether the key fits the name and fingerprint of a snapshot; its date does not matter.
 
         Args:
             name: see `name_snapshot`.
@@ -107,9 +107,9 @@ class PartitionKey(NamedTuple):
 def name_snapshot(directory: Location) -> SnapshotName:
     """Name a snapshot by its directory.
 
-    Checkpoints have their number and six digits of their job's id, where the directory above is named by that.
-    Savepoints keep the name that Flink gives up to the job's id. Other names are kept, without the characters that
-    Dagster refuses in partition keys, and cut after 40 characters.
+    A checkpoint is named by its number, and by six digits of the job's id if that is the name of the directory above.
+    A savepoint keeps the name from Flink up to the digits of the job's id. Other names are kept, without the characters
+    that Dagster refuses in partition keys, and cut after 40 characters.
 
     Args:
         directory: the exclusive directory of the snapshot.
@@ -142,7 +142,7 @@ def make_partition_key(name: str, fingerprint: str, size: int = SHORT, *, taken:
 
 
 def find_key(keys: Iterable[str], name: str, fingerprint: str) -> str:
-    """Return the first of some keys that is one of a snapshot, or an empty text.
+    """Return the first of some keys that fits a snapshot; an empty text if none does.
 
     Args:
         keys: partition keys; other texts are ignored.
@@ -515,7 +515,7 @@ _ID_DIGITS = 6
 def find_previous(inventory: Inventory, key: str) -> SnapshotSummary | None:
     """The newest readable snapshot that is older than that of a key; None when there is none.
 
-    One of the same Flink job comes before others: a job that is started again has another id.
+    Snapshots of the same Flink job take precedence over others: a job that is started again has another id.
 
     Args:
         inventory: of the job, all of whose roots are those of one program.
@@ -527,7 +527,7 @@ def find_previous(inventory: Inventory, key: str) -> SnapshotSummary | None:
     found = inventory.find(key)
     if not found or found[0].modified is None:
         raise NotFoundError(f"the inventory has no time of a snapshot {key}", hint="Materialize the inventory first")
-    # The oldest of several copies is where the snapshot was taken.
+    # If there are several copies, the oldest one has the time at which the snapshot was taken.
     this = found[-1]
     table = inventory.table
     older = Inventory(
@@ -664,7 +664,7 @@ def update_inventory(
 
 
 def _load(store: Location | None) -> tuple[Inventory, bool, str]:
-    """The stored inventory, whether there is none that can be used, and why not where one is stored."""
+    """Return the stored inventory, whether there is no usable one, and why a stored one cannot be used."""
     if store is None:
         return Inventory(), True, ""
     try:
@@ -741,7 +741,7 @@ def _match(
 
 
 def _open(entries: Sequence[tuple[SnapshotEntry, str]], threads: int, deadline: float | None) -> list[SnapshotSummary]:
-    """Summaries of the entries in their order, of the first ones when the time is over."""
+    """Return summaries of the entries in their order; only of the first ones if the time runs out."""
     if not entries:
         return []
     found: list[SnapshotSummary] = []
@@ -754,10 +754,10 @@ def _open(entries: Sequence[tuple[SnapshotEntry, str]], threads: int, deadline: 
 
 
 def _assign_keys(summaries: Iterable[SnapshotSummary], rows: pa.Table, given: Collection[str]) -> list[SnapshotSummary]:
-    """The summaries with keys; of two different snapshots with one key the one that came later has the longer key.
+    """Give keys to summaries; if two different snapshots would have the same key, the later one has a longer key.
 
-    A snapshot keeps the key that it has, also where it was moved or copied, which changes its date, and where an older
-    release made the key without a date.
+    A snapshot keeps its key if it is moved or copied, although that changes its date, and if an older release made the
+    key without a date.
     """
     taken = dict(zip(rows["key"].to_pylist(), rows["fingerprint"].to_pylist(), strict=True))
     by_digits: dict[str, list[str]] = {}
@@ -888,7 +888,7 @@ def _list(search: _Search, known: Inventory, roots: Sequence[Location], skip: Co
 
 
 def _gone(key: str, search: _Search, recorded: Collection[str], roots: Sequence[Location]) -> NotFoundError:
-    # The savepoints of a job have the same name in their keys; a checkpoint's name is that of one directory.
+    # All savepoints of a job have the same name in their keys, but only one directory has the name of a checkpoint.
     is_checkpoint = search.key.undated.startswith("chk-")
     for path, fingerprint in search.tried.items():
         if fingerprint and (path in recorded or is_checkpoint):

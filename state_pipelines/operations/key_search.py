@@ -96,7 +96,7 @@ class FindKeys:
         return found
 
     def _identify(self, data: bytes) -> int:
-        """The key with which the key bytes of a record begin."""
+        """Return the index of the searched key with which the key bytes of a record begin."""
         return next(index for key, index in self.keys.items() if data.startswith(key))
 
 
@@ -195,7 +195,7 @@ def _plan(operator: Operator, keys: Sequence[object], *, everywhere: bool) -> It
             try:
                 written = encode_keys(layout, [key])
             except (UsageError, ValueRangeError):
-                # No key of this type is written like that.
+                # The value does not fit the type of the operator's keys, so the operator cannot hold it.
                 continue
             for data in written:
                 group = None

@@ -44,9 +44,9 @@ KERNEL_THREADS = 4
 class Work(Protocol[Result]):
     """A task that can be sent to another process.
 
-    One with an attribute `in_flight` says how many such tasks threads of one process had better run at a time, because
-    they wait for a storage. One with an attribute `threads` says of how many such tasks at a time each can be done by
-    a thread as well, which needs no time to start; without it Python would hold the others up.
+    Its optional attribute `in_flight` is the number of such tasks that threads of one process should run concurrently,
+    because they wait for a storage. Its optional attribute `threads` is the number of such tasks that can run
+    concurrently in threads, which start at once; other tasks hold the interpreter lock, so they run in processes.
     """
 
     def run(self) -> Result:
@@ -54,7 +54,7 @@ class Work(Protocol[Result]):
 
 
 def count_kernel_threads(files: Iterable[KeyedFile]) -> int:
-    """Number of threads that can find the records of files at a time; see `Work`."""
+    """Number of threads that can find the records of files concurrently; see `Work`."""
     return KERNEL_THREADS if all(each.by_kernels for each in files) else 1
 
 
@@ -66,8 +66,8 @@ def choose_processes(size: int) -> int:
 class Processes:
     """Processes that share tasks: started when they are first needed, ended with the block.
 
-    Starting one takes about two seconds, so that work in stages had better keep them, and work for which threads do
-    needs none. They are started from scratch (`spawn`), so that the main module of a script must be guarded by
+    Starting a process takes about two seconds, so keep them for all stages of an operation; tasks for which threads are
+    enough start none. Processes are started from scratch (`spawn`), so the main module of a script must be guarded by
     `if __name__ == "__main__":`. With a count of one, this process does the work.
 
     Args:
@@ -114,7 +114,7 @@ class Processes:
                 return _share(threads, tasks, report)
         pool = self._pool
         if pool is None:
-            # Started with the first process, it would let interrupts of a terminal through to that one.
+            # Starting the tracker unblocks interrupts, so start it now: the first process would inherit that.
             resource_tracker.ensure_running()
             # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
             pool = ProcessPoolExecutor(
@@ -123,7 +123,7 @@ class Processes:
                 initializer=_begin,
                 initargs=(list_storage_options(),),
             )
-        # A pool of which a task has failed is no longer there.
+        # If a task fails, `_share` shuts the pool down, so it is only kept after a success.
         self._pool = None
         try:
             results = _share(pool, tasks, report)
@@ -138,7 +138,7 @@ class Processes:
 def run_tasks(
     tasks: Sequence[Work[Result]], what: str, *, processes: int = 1, report: Report | None = None
 ) -> list[Result]:
-    """Run tasks in processes that end with it; as `Processes.run`."""
+    """Run tasks in processes that end with this call; arguments and errors are those of `Processes.run`."""
     with Processes(processes) as runner:
         return runner.run(tasks, what, report=report)
 
@@ -167,8 +167,8 @@ def _share(pool: Executor, tasks: Sequence[Work[Result]], report: Report | None)
             if report is not None:
                 report(done, len(tasks))
     except BaseException:
-        # Nothing may be written any more when files are removed after a failure. The pool itself cancels and waits: it
-        # does not bear that a process dies while another one cancels its futures, and they would never be done.
+        # No task may still write when files are removed after a failure. Let the pool itself cancel futures and wait:
+        # if a process died while this thread cancelled them, the pool would fail and never complete them.
         pool.shutdown(cancel_futures=True)
         raise
     return [future.result() for future in futures]
@@ -178,15 +178,16 @@ def _share(pool: Executor, tasks: Sequence[Work[Result]], report: Report | None)
 def _hold_interrupts() -> Iterator[None]:
     """Let an interrupt wait until the end of the block.
 
-    In the middle of starting a process it would leave futures without anybody who works on them. Processes and threads
-    that are started meanwhile never see interrupts of a terminal: a process would die of one before it can ignore it.
+    An interrupt while a process starts would leave futures that no process works on. Processes and threads that are
+    started in the block inherit the blocked signal; otherwise an interrupt of the terminal would end a process that
+    does not ignore it yet.
     """
     held: list[tuple[int, FrameType | None]] = []
-    # Without one of Python there is nothing that an interrupt could raise.
+    # Without a Python handler, an interrupt raises nothing that could be deferred.
     handler = signal.getsignal(signal.SIGINT)
     swapped = callable(handler) and threading.current_thread() is threading.main_thread()
     if swapped:
-        # Another thread may be given the signal, although this one blocks it: then Python calls the handler here.
+        # The system may give the signal to another thread, as this one blocks it; Python still calls the handler here.
         signal.signal(signal.SIGINT, lambda *call: held.append(call))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -201,9 +202,9 @@ def _hold_interrupts() -> Iterator[None]:
 
 def _begin(storage_options: Mapping[str, Mapping[str, Any]]) -> None:
     use_storage_options(storage_options)
-    # A terminal interrupts every process of a command; the one that has started the others ends them.
+    # A terminal interrupts every process of a command, but only the parent reacts, and ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Where that is killed, nothing tells the others: each holds both ends of the pipe that its work comes from.
+    # If the parent is killed, its children would not notice: each holds both ends of the pipe that its work comes from.
     threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
 
 

@@ -30,7 +30,7 @@ _MOST_SHOWN = 60
 
 @dataclass(frozen=True)
 class Option:
-    """The option that a field is on a command line, where its name and type do not say it.
+    """Command-line option of a field, as far as it does not follow from the name and type of the field.
 
     Attributes:
         name: of the option; by default that of the field.
@@ -111,7 +111,7 @@ def read_keywords(model: type[Model], keywords: Mapping[str, Any], subject: str,
         context: what the validators of the model need.
 
     Raises:
-        UsageError: a value is not one of its field; names the field.
+        UsageError: a field does not accept its value; names the field.
     """
     words = {name: _take_word(model.model_fields[name], value) for name, value in keywords.items()}
     return model.parse(words, subject, **context)
@@ -171,7 +171,7 @@ class Refusal(ValueError):
 
 
 def parsed(parse: Callable[[Any], object]) -> BeforeValidator:
-    """Return a validator that makes a value with a parser, which refuses others with a `UsageError`."""
+    """Return a validator that parses a value; the parser refuses invalid values with a `UsageError`."""
 
     def read(value: object) -> object:
         try:
@@ -239,7 +239,7 @@ class OptionField:
 
     @property
     def is_list(self) -> bool:
-        """Whether several values of one subject are said by several options."""
+        """Whether the option is repeated to give several values for one subject."""
         return self.kind is tuple and not self.is_file
 
 
@@ -354,7 +354,7 @@ def _join(names: Sequence[int | str]) -> str:
 
 
 def _find_model(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
-    """Return the model in a model to which the names of a location lead."""
+    """Return the nested model that is reached by following the names of an error's location."""
     names = iter(path)
     for name in names:
         kind, arguments = find_kind(_find_field(model, str(name)))

@@ -64,7 +64,7 @@ class ColumnProfile:
         nulls: rows without a value.
         defaults: rows with the default of Java's primitive types (0, false) or an empty text, list or map; None for
             types that have none.
-        measured: what `minimum`, `maximum` and `mean` are of.
+        measured: quantity whose `minimum`, `maximum` and `mean` are given.
         minimum: number, or text as in `state_rows` (dates and times, `NaN`, `Infinity`); None without values.
         maximum: likewise.
         mean: None without values, for dates and times, and where it is not finite.
@@ -243,7 +243,7 @@ def _measure_lengths(array: pa.Array) -> pa.Array:
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return pc.utf8_length(array)
     if pa.types.is_map(kind):
-        # Arrow counts the entries of lists only; a map is one in memory.
+        # Arrow counts the entries of lists only, and a map has the memory layout of a list.
         array = array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
     elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return pc.binary_length(array)
@@ -611,7 +611,7 @@ class _Rows:
         names = (f"{state.operator.label}/{state.label}", state.label, EVERY_STATE)
         self._life = next((lives[name] for name in names if name in lives), None)
         self._now = now
-        # State that is bytes throughout says so once.
+        # If the whole state is undecoded, `undecoded` has the reason, and not every row.
         self._is_decoded = not state.undecoded
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -687,7 +687,7 @@ def _read_alone(state: State, lives: Mapping[str, timedelta], now: datetime) -> 
     except StateError as error:
         rows = _Rows(state, lives, now)
         rows.error = str(error)
-        # A copied snapshot lacks files that it does not need for the rest.
+        # A file out of reach is not damage: a copied snapshot may lack files that other state does not need.
         rows.damaged = is_damage(error) and not isinstance(error, OutOfReachError)
         return rows
 

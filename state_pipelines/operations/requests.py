@@ -311,7 +311,7 @@ def describe_result(
         **results,
     }
     text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
-    # Halves of characters, as in names that are not UTF-8, become the escapes that JSON has for them.
+    # Lone surrogates, as in file names that are not UTF-8, become escapes that JSON allows.
     return f"{text}\n".encode(errors="backslashreplace")
 
 
@@ -358,7 +358,7 @@ def _list_texts(value: object) -> Iterator[str]:
 def _show(value: object) -> str:
     if value is None or isinstance(value, dict | list | set | tuple):
         return "empty" if value is None else f"a {type(value).__name__}"
-    # Cut after the secrets are gone: half of a password is not recognized.
+    # Redact before cutting, because a password that is cut in half would not be recognized.
     return redact(repr(value))[:_MOST_SHOWN]
 
 

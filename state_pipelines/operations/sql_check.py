@@ -67,12 +67,12 @@ class SqlCheckReport:
 
     @property
     def exact(self) -> bool:
-        """Whether all state is what a run of the new query over all rows would hold."""
+        """Whether all state equals the result of running the new query over all rows."""
         return self.comparison.exact and self.verdict is not Verdict.UNDETERMINED
 
     @property
     def swaps(self) -> tuple[str, ...]:
-        """Wrong values that a restore of the savepoint as it is would give without an error, in words."""
+        """Descriptions of contents that a restore without migration would confuse without an error."""
         found = [
             f"{_label(each)} / {state.name}: {state.swap}"
             for each in self.comparison.operators
@@ -85,7 +85,7 @@ class SqlCheckReport:
         return operator is not None and _is_uid(self.binding.labels.get(operator.uid), operator.uid)
 
     def _list_exchanged(self) -> Iterator[str]:
-        """Yield operators that would get the state of another one, since it has the uid that they get."""
+        """Yield operators that would restore the state of another old operator, whose uid is now theirs."""
         old = {each.old.uid: each.old for each in self.comparison.operators if each.old is not None}
         for each in self.comparison.operators:
             before = None if each.new is None else old.get(each.new.uid)
@@ -149,7 +149,7 @@ def _is_uid(label: str | None, uid: str) -> bool:
 
 
 def _has_equal_states(old: PlannedOperator, new: PlannedOperator) -> bool:
-    """Return whether a restore finds the states of an operator in those of another, and no difference of types."""
+    """Return whether a restore would take the states of one operator for those of another, as names and types match."""
     if not new.states or old.key is None or new.key is None or old.key.describe() != new.key.describe():
         return False
     before = {each.name: (each.namespace, each.describe()) for each in old.states}
@@ -172,13 +172,13 @@ def check(
         old: script (`.sql`) or compiled plan (`.json`) of the job that wrote the savepoint; None where it is not known.
         new: script or compiled plan that is to take the state.
         snapshot: the savepoint, or its path.
-        match: uids of operators of the old plan, and of those of the new one that keep their state, for ties.
+        match: maps the uid of an operator of the old plan to that of the operator that keeps its state; resolves ties.
         flink_home: directory of an installed Flink, for scripts.
         flink: release line that this Flink has to be of.
         jars: of connectors, formats and functions, for scripts.
 
     Raises:
-        UsageError: a script is not one of one job, or a uid is in no plan.
+        UsageError: a script does not define exactly one job, or a uid is in no plan.
         FormatError: a plan is damaged.
     """
     opened = leave_out_plans(open_snapshot(snapshot) if isinstance(snapshot, str) else snapshot)
@@ -233,8 +233,8 @@ def _may_keep(operator: PlannedOperator) -> bool:
 def bind_operators(planned: Sequence[PlannedOperator], snapshot: Snapshot) -> Binding:
     """Find the operators of a plan in the savepoint of its job: by uid, else by their states.
 
-    A job of SQL text has no uids by default. Its operators are found by names and types of their states; of several
-    with equal ones, in the order of the numbers that names such as `GroupAggregate[3]` have.
+    A job of SQL text has no uids by default. Its operators are found by names and types of their states. Operators with
+    equal states are matched in the order of the numbers in names such as `GroupAggregate[3]`.
     """
     stored = {each.metadata.operator_id: each for each in snapshot.operators}
     labels: dict[str, str] = {}
@@ -260,7 +260,7 @@ def bind_operators(planned: Sequence[PlannedOperator], snapshot: Snapshot) -> Bi
 
 
 def _is_of_query(operator: Operator) -> bool:
-    """Whether an operator has keyed state, or offsets: that of sinks and watermarks is not known to plans."""
+    """Return whether an operator has keyed state or offsets; plans say nothing of the state of sinks and watermarks."""
     return any(isinstance(each, KeyedState) or each.name == _READERS for each in operator.states)
 
 
@@ -285,7 +285,7 @@ def _find_misfits(planned: PlannedOperator, stored: Operator) -> Iterator[str]:
 
 
 def _fits(planned: PlannedState, stored: KeyedState) -> bool:
-    """Return whether a state has the types of a planned one, each of which may be one that the plan does not say."""
+    """Return whether a stored state has the types of a planned one; a type that the plan does not state fits any."""
     text, found = planned.describe(), describe(stored.info.value_serializer)
     first, *others = text.split(_UNKNOWN_TYPE)
     return found.startswith(first) and found.endswith(others[-1]) if others else text == found
@@ -301,7 +301,7 @@ def _bind_by_states(planned: Sequence[PlannedOperator], stored: Sequence[Operato
                 operator
             )
     fitting = {key: [each for each in stored if _has_states(each, operators[0])] for key, operators in wanted.items()}
-    # Types that a plan does not say may fit operators of others.
+    # With types that the plan does not state, a stored operator may fit several planned operators.
     claims = Counter(each.label for candidates in fitting.values() for each in candidates)
     for key, operators in wanted.items():
         candidates = fitting[key]
@@ -324,7 +324,7 @@ def _bind_by_states(planned: Sequence[PlannedOperator], stored: Sequence[Operato
 
 
 def _has_states(stored: Operator, planned: PlannedOperator) -> bool:
-    """Return whether an operator has the states of a planned one, beside views of functions of the user."""
+    """Return whether an operator has the states of a planned one, and no others but views of user-defined functions."""
     keyed = _list_keyed(stored)
     names = {each.name for each in planned.states}
     others = keyed.keys() - names

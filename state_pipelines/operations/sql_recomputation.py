@@ -62,7 +62,7 @@ _STARTS = (Derivation.INITIAL, Derivation.NULL)
 def recompute_columns(
     comparison: PlanComparison, binding: Binding, old: Snapshot, new: Snapshot, *, most: int = MOST_ROWS
 ) -> tuple[ProofCheck, ...]:
-    """Compare the columns of a migrated savepoint with those that its verdicts make of the old rows.
+    """Recompute the columns of a migrated savepoint from the old rows by the verdicts, and compare them.
 
     States of rows are compared: one per key and namespace, lists of rows, rows that are keys or values of maps, with
     the numbers beside them. Not compared are columns that start empty, since a backfill may fill them, and operators
@@ -155,7 +155,7 @@ class _Layout:
     """A layout of records.
 
     Attributes:
-        key: whether the user key of a map is the first row of the state; without, it is compared as it is.
+        key: whether the user key of a map is the first row of the state; otherwise it is compared unchanged.
         content: of a record: a row, a row and a number, a list of rows, or numbers.
     """
 
@@ -186,7 +186,7 @@ def _is_comparable(state: StateVerdict) -> bool:
     layout = _LAYOUTS.get(state.new.plain_template)
     if layout is None or state.old.plain_template not in _LAYOUTS:
         return False
-    # Entries of a map are found by all of their columns.
+    # Entries of a map are matched by their keys, so every column of the key has to be known.
     if layout.key and len(_list_known(state, 0)) != len(state.new.rows[0].columns):
         return False
     return layout.content == _NUMBERS or bool(_list_known(state, len(state.new.rows) - 1))
@@ -226,7 +226,7 @@ def _fields(row: Mapping[str, Any] | None) -> _Row:
 
 
 def _flatten(value: Any) -> Any:
-    """Return the value and the number of values of a MAX or MIN that takes back rows, others as they are."""
+    """Reduce the accumulator of a MAX or MIN that retracts to its value and number of values; keep other values."""
     return tuple(value.values())[:2] if isinstance(value, dict) and "mapSize" in value else value
 
 
@@ -242,7 +242,7 @@ class _Record:
         key: of the state, with its namespace.
         user_key: of a map: its fields if it is a row.
         rows: fields of the rows.
-        numbers: beside the rows: matches, an index, a number of equal rows.
+        numbers: numbers that are stored with the rows: matches, an index, a number of equal rows.
     """
 
     key: _Row
@@ -284,7 +284,7 @@ def _expect_rows(
     olds: Mapping[str, KeyedState],
     groups: KeyGroupRange,
 ) -> _Values:
-    """Return what the verdicts make of the old rows, by key."""
+    """Apply the verdicts to the old rows; return the expected rows by key."""
     assert state.old is not None
     assert state.new is not None
     before, after = _LAYOUTS[state.old.plain_template], _LAYOUTS[state.new.plain_template]
@@ -316,13 +316,13 @@ def _expect_rows(
         )
         user_key, numbers = record.user_key, record.numbers
         if after.key:
-            # The key of a map is computed from its row where it had none before.
+            # If the old layout has no row as the key of a map, the key is computed from the row.
             fields = record.user_key if before.key else record.rows[0]
             user_key = tuple(_derive(each, fields, ()) for each in keys)
         elif before.key:
             user_key = None
         if after.content == _MARKED:
-            # A rank counts rows with an equal sort key from one.
+            # A rank numbers rows with an equal sort key from one, so a row without a number has the first one.
             numbers = numbers or (1,)
         elif after.content in (_ROW, _LIST):
             numbers = ()
@@ -332,7 +332,7 @@ def _expect_rows(
             numbers = numbers[: 1 if state.new.plain_template == _COUNTED else 2]
         entry = (*record.key, user_key)
         if entry in expected and after.content == _NUMBERS:
-            # Equal rows are counted together; each has the same matches.
+            # Rows that have become equal share an entry: their counts are added, their matches are the same.
             numbers = (expected[entry][1][0] + numbers[0], *numbers[1:])
         expected[entry] = (values if after.content != _NUMBERS else (), numbers)
     return expected
@@ -341,7 +341,7 @@ def _expect_rows(
 def _count_matches(
     state: StateVerdict, planned: PlannedOperator | None, olds: Mapping[str, KeyedState], groups: KeyGroupRange
 ) -> Callable[[_Row], int] | None:
-    """Return the number of rows of the other side of a join by key; None where none are counted."""
+    """Return a function from a key to its number of rows on the other side of a join; None if none are counted."""
     if state.derivation is not Derivation.COUNT_MATCHES or state.old is None or planned is None:
         return None
     name = find_other_side(state.old.name)
@@ -354,7 +354,7 @@ def _count_matches(
 
 
 def _choose_records(first: FirstRows, layout: _Layout, records: Iterable[_Record]) -> Iterator[_Record]:
-    """Yield the records of the first rows of each key, with those rows alone."""
+    """Yield the records with the first rows of each key, reduced to these rows."""
     by_key: dict[_Row, list[tuple[_Record, _Row]]] = {}
     for record in records:
         by_key.setdefault(record.key, []).extend((record, row) for row in record.rows)
@@ -371,7 +371,7 @@ def _choose_records(first: FirstRows, layout: _Layout, records: Iterable[_Record
         return 0 if left == right else (-1 if left < right else 1)
 
     for found in by_key.values():
-        # Rows of equal order stay in that of their list.
+        # The sort is stable: rows that compare as equal stay in the order of their list.
         kept: dict[int, tuple[_Record, list[_Row]]] = {}
         for record, row in sorted(found, key=cmp_to_key(compare))[: first.limit]:
             kept.setdefault(id(record), (record, []))[1].append(row)
@@ -384,7 +384,7 @@ _INPUT, _LAST_TIME = "inputState", "lastTriggeringTsState"
 def _read_windows(
     olds: Mapping[str, KeyedState], groups: KeyGroupRange, last: int | None
 ) -> Mapping[_Row, list[tuple[int, _Row]]]:
-    """Return times and rows of the windows of an OVER, by key, in the order of their times: the last ones, or all."""
+    """Return times and rows of the windows of an OVER, by key and sorted by time; the `last` ones, or all if None."""
     times: dict[_Row, int] | None = None
     if _LAST_TIME in olds:
         times = {_find_key(row): row["value"] for row in _scan(olds[_LAST_TIME], groups)}
@@ -402,7 +402,7 @@ def _read_windows(
 def _shorten_records(
     state: StateVerdict, windows: Mapping[_Row, list[tuple[int, _Row]]], records: Iterable[_Record]
 ) -> Iterator[_Record]:
-    """Yield the records of the states of a window with its last rows alone; rows that are not in it yet stay."""
+    """Yield records of window states, reduced to the last rows of the window; rows that have yet to enter it stay."""
     assert state.old is not None
     assert state.last is not None
     for record in records:

@@ -277,7 +277,7 @@ def _read_each(
             with at(**where):
                 yield from batches
         except (UsageError, StorageError):
-            # The one is no matter of a file, and after the other the same read may succeed.
+            # A usage error is not about one file, and after a storage error the same read may succeed.
             raise
         except StateError as error:
             errors.append(error)

@@ -108,7 +108,7 @@ def compile_script(
         jars: of connectors, formats and functions.
 
     Raises:
-        UsageError: the script is not one of one job, the planner refuses it, or there is no Flink or no Java.
+        UsageError: the script does not define exactly one job, the planner refuses it, or there is no Flink or no Java.
         UnsupportedError: a table has a connector whose jar is missing and that no stub can replace.
         MissingFileError: there is no such file.
     """

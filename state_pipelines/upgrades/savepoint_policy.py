@@ -225,7 +225,7 @@ class TakenSavepoint:
 
     Attributes:
         format: its format.
-        period: the hour, day, week or month that it is for; of one that somebody asked for, the time.
+        period: the hour, day, week or month that it is for; for a savepoint without a rule, the time of the request.
         attempt: number of the attempt, from 1.
         flink_job: id of the job at the cluster.
         trigger: id of the trigger.
@@ -328,7 +328,7 @@ def find_newest_savepoint(records: Sequence[TakenSavepoint]) -> datetime | None:
 def find_recorded_savepoint(path: str) -> datetime | None:
     """Time of the newest savepoint in the records of a job; None without one, and for the address of a cluster.
 
-    Only where the job has a limit for its age, since it reads the storage of the results.
+    None also if the job does not limit the age of savepoints, since reading the records takes requests to the storage.
 
     Raises:
         UsageError: the file is no description of a job with a cluster.
@@ -463,7 +463,7 @@ class _Taking:
         return self._finish(taken, progress, rule, known)
 
     def _poll(self, taken: TakenSavepoint) -> SavepointProgress | None:
-        """Wait for a savepoint that a process has asked for before; None if the cluster knows nothing of it."""
+        """Wait for a savepoint that an earlier process asked for; None if the cluster does not know it."""
         self.report(f"waits for the {taken.format.lower()} savepoint of {taken.period}, asked for {taken.requested}")
         try:
             return self._wait(taken)
@@ -541,7 +541,7 @@ class _Taking:
         taken = replace(taken, status=TakenStatus.COMPLETED, path=progress.path)
         self.report(f"savepoint {taken.path}")
         if rule is not None:
-            # Before the record: a process that is killed in between asks the cluster again, and pins it again.
+            # Pin before writing the record: if this process is killed in between, the next one polls and pins again.
             taken = replace(taken, pinned=self._pin(taken))
         self.records.write(taken)
         if rule is not None:

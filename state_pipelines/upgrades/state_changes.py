@@ -107,7 +107,7 @@ class StateChange:
         return tuple(name for name, is_wanted in wanted if is_wanted)
 
     def to_json(self) -> dict[str, object]:
-        """The change for machines, without the path of the snapshot: that of another snapshot is the same."""
+        """The change for machines, without the path of the snapshot, so that other snapshots can have an equal one."""
         return {
             "needs": [str(each) for each in self.needs],
             "revisions": list(self.revisions),
@@ -237,7 +237,7 @@ def _make_change(
 
 
 def _find_rescaling(request: UpgradeRequest, snapshot: Snapshot, job: JobDescription) -> int | None:
-    """The number of key groups to which the state is rescaled; None if it has it.
+    """The number of key groups to which the state is rescaled; None if it already has this number.
 
     Raises:
         StateError: it cannot be rescaled.
@@ -337,7 +337,7 @@ def _compile_queries(old: str, new: str, marks: tuple[str, str]) -> tuple[Compil
 def stage_plan(request: UpgradeRequest, name: str) -> str:
     """Return the compiled plan of the new query as the cluster names it; empty for another program.
 
-    That of a script is written beside the records of upgrades.
+    A script is compiled, and its plan is written beside the records of upgrades.
 
     Raises:
         StateError: the script cannot be compiled, or the storage refuses.
@@ -349,7 +349,7 @@ def stage_plan(request: UpgradeRequest, name: str) -> str:
 
 
 def stage_old_plan(request: UpgradeRequest, name: str) -> str:
-    """Return the compiled plan of the old script, from which its job was started, as `stage_plan` that of the new one.
+    """Compile the old script, and return its plan as `stage_plan` does; empty if the old program is no script.
 
     Raises:
         StateError: the script cannot be compiled, or the storage refuses.

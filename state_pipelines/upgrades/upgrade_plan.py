@@ -386,7 +386,7 @@ def plan_upgrade(
 def _check_newest(
     request: UpgradeRequest, cluster: FlinkCluster, job: str, sleep: Callable[[float], object]
 ) -> tuple[CheckedSnapshot, StateChange]:
-    """Check the newest snapshot of a job; another one if Flink removes it meanwhile, in the end its savepoint."""
+    """Check the newest snapshot of a job; if Flink removes it meanwhile, try others, and finally a savepoint."""
     for _ in range(_CHECKS):
         checked, snapshot = find_snapshot(request, cluster, job, sleep=sleep)
         try:

@@ -218,7 +218,7 @@ def _create(location: Location, holder: Holder) -> bool:
         with translating(location, "write the lease", writes=True):
             location.filesystem.pipe_file(location.path, data, mode="create")
     except (StateError, FileExistsError):
-        # An answer that was lost may be that of a request that succeeded.
+        # The request may have succeeded although its answer was lost, so look whose lease it is.
         found = _read(location)
         if found is None:
             raise

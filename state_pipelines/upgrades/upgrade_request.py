@@ -65,7 +65,7 @@ def _to_word(value: object) -> object:
 
 
 def _resolve(path: str, info: ValidationInfo) -> str:
-    """Resolve a path against the directory of the file; one of a request that no file has stays."""
+    """Resolve a path against the directory of the file; without a file, the path stays as it is."""
     directory = (info.context or {}).get("directory")
     return path if directory is None or ":/" in path or Path(path).is_absolute() else str(directory / path)
 

@@ -343,7 +343,7 @@ class UpgradeRun:
             self._pin(path)
 
     def _plan_again(self) -> StateChange | None:
-        """The planned change, to prepare it; None if it cannot be found out, as the check of the savepoint will say."""
+        """Return the planned change, to prepare it; None if planning fails: the check of the savepoint says why."""
         checked = self.record.plan.get("checked") or {}
         try:
             return plan_change(self._request, open_state(self._request, str(checked.get("path", ""))))
@@ -622,7 +622,7 @@ class UpgradeRun:
         return list(self.record.get(Step.STOP).get("pinned", ()))
 
     def _pin(self, path: str) -> None:
-        """Pin a savepoint of the upgrade; a root that takes no pins does not end an upgrade whose job is down."""
+        """Pin a savepoint of the upgrade; a failure is only reported, because the job is down and must run again."""
         if self._change_pin(path, is_pinned=True):
             self._note(Step.STOP, pinned=[*self._list_pinned(), path])
 

@@ -161,7 +161,7 @@ class MissingFiles:
         )
 
     def _find_moved(self, file: ReferencedFile) -> list[Location]:
-        """Find the directory of a file in a tree that was moved as a whole: its path ends with the same names."""
+        """Find the directory of a file in a tree that was moved as a whole, so that the end of its path is the same."""
         key = str(file.directory)
         if key not in self._moved:
             names = file.directory.path.strip("/").split("/")[-_MOST_NAMES:]

@@ -192,8 +192,8 @@ class ExpectedRows:
     Attributes:
         keyed: of keyed states and timers.
         elements: by subtask; all rows of a broadcast state below subtask 0.
-        given: number of rows as their source counts them (footers of Parquet files, Spark), and of those that were
-            encoded or are empty lists.
+        given: number of rows that the footers of Parquet files or Spark count, and number of rows that were encoded
+            or are empty lists.
     """
 
     keyed: dict[StateName, StateDigests] = field(default_factory=dict)
@@ -528,7 +528,7 @@ class BootstrapPlan:
         for writing in self.plan.operators:
             infos = [encoder.info for encoder in writing.elements.values()]
             with at(operator=writing.description.operator):
-                # Subtasks differ in the states of the base only.
+                # One header is enough: those of other subtasks differ only in states of the base.
                 for _, _, header in writing.files[:1]:
                     write_snapshot(Writer(), header.key_serializer)
                     infos += [info for info in header.states if info.name in writing.layouts]

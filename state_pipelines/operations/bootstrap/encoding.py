@@ -343,7 +343,7 @@ class _Writing:
                     self._digester.add(rows.key_groups, keys, values)
 
     def finish(self) -> EncodedRows:
-        """The file; after it is closed."""
+        """Return the result of the task; to be called after the spill is closed."""
         spills = () if self._writer is None else (self._writer.written,)
         digests = StateDigests() if self._digester is None else StateDigests(self._digester.sums)
         return EncodedRows(spills, digests, self._empty)

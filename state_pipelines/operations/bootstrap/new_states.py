@@ -170,8 +170,8 @@ class RowShape:
     Attributes:
         layout: of the state.
         accessed: milliseconds since 1970: time of the last access of rows that do not have it, of a state with TTL.
-        from_source: undoes how the engine that gives the rows holds values without a type of its own (Spark); it takes
-            an array and the type that the value should have.
+        from_source: converts values that the engine of the rows (Spark) holds in another type, since it lacks their
+            own; it takes an array and the type that the values should have.
     """
 
     layout: KeyedLayout
@@ -304,7 +304,7 @@ def _holds_map(kind: pa.DataType) -> bool:
 
 
 def _require_distinct_keys(array: pa.Array, rows: npt.NDArray[np.int64], path: str) -> None:
-    """Refuse maps, at any depth, with a key twice, of which Java keeps one value; `rows` are those of the column."""
+    """Refuse maps, at any depth, with a repeated key, for which Java keeps one value only; `rows` are row numbers."""
     kind = array.type
     if not _holds_map(kind):
         return
@@ -319,7 +319,7 @@ def _require_distinct_keys(array: pa.Array, rows: npt.NDArray[np.int64], path: s
         return
     keys = entries.field(0)
     hashes = identify_rows([pa.array(owners), keys])
-    # Sorting the values takes a fraction of the time that sorting indexes takes.
+    # Sort the hashes alone, which is much faster than `argsort`; only a repeated key needs the indices.
     if (np.diff(np.sort(hashes)) == 0).any():
         _refuse_equal(keys, hashes, rows[owners], path)
     for name, child in (("key", keys), ("value", entries.field(1))):
@@ -393,9 +393,9 @@ def _find_kind(of: pa.DataType) -> _Kind | None:
 
 
 def name_fields(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Structs with the names of a Row or tuple (`f0`, `f1`, …) by position; a Row is an insert (`+I`).
+    """Rename the fields of structs by position to those of a Row or tuple (`f0`, `f1`, …); a Row is an insert (`+I`).
 
-    Where a field has such a name, and at another position, all fields keep their names.
+    If a field already has such a name, but at another position, all fields keep their names.
 
     Raises:
         UsageError: two fields have one name, and the fields of the target are not known by their positions.
@@ -636,7 +636,7 @@ class NewOperator:
     coordinator: bytes | None = None
 
     def __post_init__(self) -> None:
-        """Refuse an operator without states, numbers that are none, and one name for two kinds of state."""
+        """Refuse an operator without states, invalid numbers, and one name for two kinds of state."""
         if not self.states:
             raise UsageError("the operator has no states", where=Where(operator=self.uid))
         for name, value in (("parallelism", self.parallelism), ("max_parallelism", self.max_parallelism)):

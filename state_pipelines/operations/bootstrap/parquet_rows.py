@@ -79,7 +79,7 @@ class ParquetFiles:
         """
         location = resolve(self.path)
         files = location.filesystem
-        # `isdir` and `exists` of fsspec return False for every fault.
+        # Methods of fsspec such as `isdir` and `exists` are not used here: they return False for every error.
         if any(each in self.path for each in "*?["):
             found = request(location, "list the files", lambda: files.glob(location.path))
         elif is_directory(location):
@@ -128,7 +128,7 @@ class RowGroups:
                     if batch is None:
                         break
                     for start, stop in _bound_batches(batch, done):
-                        # Without a copy of what is taken, Arrow would decode the lists of the whole batch.
+                        # Copy the rows instead of slicing them: of a slice, Arrow would decode the lists of all rows.
                         wanted = batch.take(pa.array(range(start, stop))) if stop - start < len(batch) else batch
                         chosen = choose_columns(wanted, self.columns)
                         arrays = [conform(chosen.column(each.name), each.type, each.name) for each in self.schema]
@@ -143,7 +143,7 @@ def _list_chunks(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[pq.Co
 
 
 def _plan_batches(group: pq.RowGroupMetaData, names: Sequence[str], file: str) -> int:
-    """Return the number of rows to decode at once; of texts in a dictionary, only their numbers are decoded then.
+    """Return the number of rows to decode at once; columns with a dictionary count as empty, as only indices are read.
 
     Raises:
         ValueRangeError: some row has more than `MOST_ROW` bytes.
@@ -155,7 +155,7 @@ def _plan_batches(group: pq.RowGroupMetaData, names: Sequence[str], file: str) -
         if bytes_ // max(1, min(values, group.num_rows)) > MOST_ROW:
             raise _too_large(bytes_ // values, f"a row group of {group.num_rows:,} rows", file)
         if bytes_ // values > _LARGE_VALUE or bytes_ > _HIGH_RATIO * each.total_compressed_size:
-            # Decompressed, and as an array.
+            # The bytes are in memory twice: decompressed, and as an array.
             require_memory(2 * bytes_, file)
         size += 0 if each.has_dictionary_page else bytes_
     return int(max(1, min(BATCH_ROWS, BATCH_BYTES * group.num_rows // max(1, size))))
@@ -261,7 +261,7 @@ def open_parquet(file: Location, names: Sequence[str] = ()) -> pq.ParquetFile:
 
     Args:
         file: the file.
-        names: columns to read; texts of theirs that the file has in dictionaries are not repeated for each row.
+        names: columns to read; texts that the file has in dictionaries stay dictionary-encoded in memory.
 
     Raises:
         FormatError: it is none, or damaged.
@@ -296,7 +296,7 @@ def _reading(file: Location) -> Iterator[None]:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FormatError(f"the file cannot be read as Parquet: {error}", where=Where(file=str(file))) from None
         except OSError as error:
-            # Arrow raises a plain OSError, without a number of the system, for pages that it cannot decode.
+            # Arrow raises a plain OSError without `errno` for pages that it cannot decode.
             if type(error) is not OSError or error.errno is not None:
                 raise
             raise FormatError(f"the Parquet file is damaged: {error}", where=Where(file=str(file))) from None
@@ -318,7 +318,7 @@ class _Origin:
 
     @contextmanager
     def naming(self) -> Iterator[None]:
-        """Let errors of the block name the file, and rows of the row group in place of those of the batch."""
+        """Add the file to errors of the block, and convert their row numbers from the batch to the row group."""
         try:
             yield
         except StateError as error:
@@ -349,7 +349,7 @@ class _EncodeKeyed:
 
 
 def _hold(rows: RowGroups) -> Iterator[pa.RecordBatch]:
-    """The batches of row groups, all of which are kept.
+    """Yield the batches of row groups, and check that there is memory, since the caller keeps all of them.
 
     Raises:
         StorageError: there is not memory for them.
@@ -496,7 +496,7 @@ def _find_schema(footer: Footer, columns: Columns) -> pa.Schema:
 
 
 def _require_fitting(own: pa.Schema, united: pa.Schema, hint: str) -> None:
-    """Refuse a file whose structs lack fields of other files, which Arrow unites, but which no row of it has.
+    """Refuse a file whose structs lack fields that other files have, although Arrow unites such schemas.
 
     Raises:
         UsageError: names the field.

@@ -117,7 +117,7 @@ def _find_layouts(state: State) -> tuple[lay.Layout, ...] | None:
 
 def _list_stored_infos(state: State) -> frozenset[StoredInfo]:
     if isinstance(state, KeyedState):
-        # Most subtasks share one header object, which is read once.
+        # Most subtasks share one header object, which is compared only once.
         headers = {(id(each.file.header), each.state_id): each for each in state.subtask_states}
         return frozenset(
             (each.file.header.key_serializer, each.file.header.states[each.state_id]) for each in headers.values()

@@ -216,7 +216,7 @@ def _describe_operator(operator: Operator) -> JobOperator:
 
 
 def _describe_state(state: State) -> JobState:
-    # Flink compares the state of a Python function as the list or map that it is in Java.
+    # Flink compares the state of a Python function by its kind in Java, such as LIST or MAP.
     kind = (state.info.state_type if state.python_name else None) or state.kind
     return JobState(state.name, kind, list_serializers(kind, state.info))
 
