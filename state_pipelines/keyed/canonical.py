@@ -62,7 +62,7 @@ _FULLNESS = 2
 
 
 class KeySet:
-    """Keys of one state and key group, or of several one after the other, by a hash of 128 bits.
+    """Set of keys, stored as 128-bit hashes, that finds repeated keys of one state and key group at a time.
 
     Two different keys have the same hash with a probability of about n * n / 2**129 for n keys.
 
@@ -76,12 +76,12 @@ class KeySet:
     def find_repeated(
         self, addresses: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], begins: npt.NDArray[np.bool_]
     ) -> tuple[int, int] | None:
-        """Add the keys of runs of framed records, and find the first one that is there already.
+        """Add the keys of runs of framed records, and find the first key that is already in the set.
 
         Args:
             addresses: i64[r], of the runs.
             sizes: i64[r], bytes of the runs.
-            begins: bool[r], the run is of another state or key group than the one before: what the set held goes.
+            begins: bool[r], the run is of another state or key group than the run before; the set is emptied first.
 
         Returns:
             (index of the run, address of its record); None where all keys differ.
@@ -101,7 +101,7 @@ def _find_repeated(addresses, sizes, begins, slots, one, other):  # type: ignore
         while at < end:
             start = at + 4
             stop = start + load_i32_big(at)
-            # An empty slot is 0.
+            # Zero marks an empty slot, so that the first half of a hash must not be 0.
             first = hash_bytes(one, start, stop) | np.uint64(1)
             second = hash_bytes(other, start, stop)
             slot = np.int64(first >> np.uint64(20)) & mask
@@ -172,7 +172,7 @@ class RecordBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds as much as it should."""
+        """Whether the records have reached `limit`."""
         return self._size >= self.limit
 
     @property
@@ -193,7 +193,7 @@ class RecordBuffer:
         self._size += size_of_records(records) + (8 + self.prefix) * len(records)
         self._held[id(records.data)] = len(records.data)
         if self.held > _SPARSE * max(self.limit, self._size):
-            # Few records of large windows are wanted, and would hold all of them in memory.
+            # A few wanted records would keep their whole windows in memory.
             self._batches = [(number, copy_records(each)) for number, each in self._batches]
             self._held = {id(each.data): len(each.data) for _, each in self._batches}
 
@@ -258,7 +258,7 @@ class FramedRuns:
         sources: i32[r], index of the merged snapshot of each run.
         addresses: i64[r].
         sizes: i64[r], bytes.
-        lasts: i64[r], of the last record's first key byte in the run.
+        lasts: i64[r], offset of the last record's first key byte in the run.
         records: i64[r], how many.
         held: buffers that the addresses point into.
     """
@@ -345,8 +345,8 @@ def merge_runs(runs: Index) -> tuple[Positions, Index]:
         runs: `RUN`[r], at least one; those of the first block first.
 
     Returns:
-        (i64[r] the order in which the bytes of the runs then follow each other, `RUN`[m] the new runs, ascending by key
-        group and state; their offsets count from the first byte of all).
+        (i64[r] order in which to concatenate the bytes of the given runs, `RUN`[m] the merged runs, ascending by key
+        group and state; their offsets count from the start of the concatenated bytes).
     """
     order = np.lexsort((runs["state"], runs["key_group"]))
     ordered = runs[order]
@@ -366,7 +366,7 @@ def merge_runs(runs: Index) -> tuple[Positions, Index]:
 
 
 def join_blocks(blocks: Sequence[Block]) -> Block:
-    """Several blocks, at least one of them with a run, as one in which a key group and state has one run."""
+    """Join blocks into one, with one run per key group and state; at least one of the blocks has a run."""
     runs = np.concatenate([block.runs for block in blocks])
     order, merged = merge_runs(runs)
     starts = np.concatenate([block.runs["offset"] + block.data.ctypes.data for block in blocks])[order]
@@ -412,7 +412,7 @@ def join_sides(key_groups: npt.NDArray[np.int32], keys: Encoded, values: Encoded
 
 
 def replace_values(records: KeyedRecords, values: Encoded) -> KeyedRecords:
-    """Records with the keys that they have and other values, one for each."""
+    """Records with the same keys and new values, one value per record."""
     base = records.data.ctypes.data
     return _join_spans(records.key_groups, base + records.key_starts, base + records.key_ends, *_locate(values))
 
@@ -433,7 +433,7 @@ def _locate(values: Encoded) -> tuple[Positions, Positions]:
 def _join_spans(
     key_groups: npt.NDArray[np.int32], key_starts: Positions, key_ends: Positions, starts: Positions, ends: Positions
 ) -> KeyedRecords:
-    """Records in bytes of their own from the addresses of their keys and values."""
+    """Copy keys and values from their addresses into the records of a new buffer."""
     sizes = ends - starts
     key_sizes = key_ends - key_starts
     data = np.empty(int(sizes.sum() + key_sizes.sum()), np.uint8)
@@ -628,8 +628,8 @@ class _Window:
         key_groups: i32[s].
         starts: i64[s] first byte of each section in `data`.
         ends: i64[s].
-        complete: the data hold the sections to their ends.
-        exact: the sections must end where their bytes end.
+        complete: the sections are in `data` up to their ends; otherwise more bytes follow.
+        exact: no bytes may follow the end mark of a section.
     """
 
     data: npt.NDArray[np.uint8]
@@ -683,7 +683,7 @@ def _make_window(file: CanonicalFile, group: tuple[Section, ...], raw: bytes) ->
 def _scan_large(
     file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int, window: int
 ) -> Iterator[tuple[int, KeyedRecords]]:
-    """A section, or a span of one, that is read in several windows, each from the first record not in the last one."""
+    """Scan a section, or a span of one, in several windows; each begins with the first record not yet scanned."""
     reader = SectionReader(file.stream, section, compressed=file.header.compressed, block=window)
     span, exact = section.span, not section.is_open
     cursor = _begin() if span is None else np.array([0, 0, span.state_id, 0], np.int64)
@@ -711,13 +711,13 @@ def _scan_large(
                 hint = "The file was changed while it was read"
                 raise FormatError(what, where=Where(file=file.name, offset=offset + used), hint=hint)
             return
-        # A record that is larger than the window makes no progress.
+        # No progress: the record is larger than the window.
         size = window if used else size * 2
         cursor[1] = min(0, int(cursor[1]))
 
 
 def _find_runs(file: CanonicalFile, section: Section, prefix: int, step: int) -> tuple[StateRun, ...]:
-    """Walk over a section; see `batches`."""
+    """Find the runs of the states in a section, with the positions of some records (see `SectionFile.find_runs`)."""
     reader = SectionReader(file.stream, section, compressed=file.header.compressed)
     cursor = np.array([-1, 0, 0], np.int64)
     found = np.empty((2, 1 << 10), np.int64)

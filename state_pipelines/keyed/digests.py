@@ -312,7 +312,7 @@ def _find_tag(of: pa.DataType) -> np.uint64:
 
 
 def _describe(of: pa.DataType) -> str:
-    """A type without nullability and without the storage of dictionaries and offsets, which do not affect values."""
+    """Describe a type, without what does not affect values: nullability, dictionary indexes and widths of offsets."""
     if pa.types.is_struct(of):
         return f"struct<{', '.join(f'{each.name}: {_describe(each.type)}' for each in of)}>"
     if pa.types.is_map(of):
@@ -325,7 +325,7 @@ def _describe(of: pa.DataType) -> str:
 
 
 def _bare(of: pa.DataType) -> pa.DataType:
-    """The type whose values have the same digests and a layout: times are numbers, decimals and nothing are text."""
+    """The type to which values are cast for hashing: it has a layout. Times become integers, decimals and null text."""
     if pa.types.is_large_string(of):
         return pa.string()
     if pa.types.is_large_binary(of):

@@ -48,10 +48,10 @@ States = tuple["StateMetaInfo", ...]
 
 
 def name_key_coder(key: Serializer, states: States) -> tuple[Serializer, States]:
-    """Return key serializer and states with the coder of the keys inside that of their bytes.
+    """Return key serializer and states, with the coder of Beam's keys put into the coder of their bytes.
 
-    They are as given where the keys are no bytes of Beam, no state names a coder or several name another one each, keys
-    may be null, or nothing here reads the values of the coder.
+    Nothing is changed where keys are not stored as bytes by Beam, the states name no coder or different ones, keys may
+    be null, or nothing here reads values of the coder.
     """
     if not isinstance(key, BeamSerializer) or not key.coder.is_key_bytes or key.coder.components:
         return key, states
@@ -60,7 +60,7 @@ def name_key_coder(key: Serializer, states: States) -> tuple[Serializer, States]
         return key, states
     (inner,) = found
     if isinstance(derive_coder(inner), lay.Optional | lay.Constant):
-        # Nulls have bytes, whose hash the key has.
+        # Beam encodes a null key to bytes, and hashes these.
         return key, states
     if any(isinstance(each, lay.Dynamic) for each in walk_layout(derive_coder(inner))):
         return key, states
@@ -186,7 +186,7 @@ def name_states(header: KeyedHeader, names: Sequence[str], file: str | None) -> 
         file: of the header, for the error.
 
     Raises:
-        UnsupportedError: the bytes of the header do not tell the order of these states, which is that of their ids.
+        UnsupportedError: the order of these states, by which they get their ids, cannot be found in the header.
     """
     known = {info.name for info in header.states}
     left = [name for name in names if name not in known]
@@ -217,7 +217,7 @@ def _find_name(name: str, data: bytes) -> list[int]:
 def write_keyed_header(writer: Writer, header: KeyedHeader) -> None:
     """Mirror of `read_keyed_header`."""
     if header.raw:
-        # Version and flag can change; the rest only its writer can read.
+        # Only version and compression flag may differ; the rest is copied, since not all of it can be read here.
         writer.i32(header.version)
         writer.bool(header.compressed)
         writer.take(header.raw[5:])

@@ -90,7 +90,7 @@ def _is_mentioned(serializer: Serializer) -> bool:
 def holds_null_timestamp(records: KeyedRecords, layout: KeyedLayout) -> bool:
     """Whether a SQL timestamp in some records of a state is null.
 
-    Where the layouts have no kernels (Kryo beside it), bytes that look like one are taken for one.
+    Where the layouts have no kernels, such as with Kryo, any bytes that look like a null timestamp count as one.
 
     Args:
         records: at least one.
@@ -202,7 +202,7 @@ def _find_run(
         stops = codec.entries.stops(data, min(_ENTRIES, count - done))
         if not len(stops):
             if reader.complete:
-                # Raises: it is not cut off here, but where the section ends.
+                # Reads to the end of the section, to raise the error at the offset where it is cut off.
                 codec.read(data, 0, len(data), count - done, section.start + reader.position, reader.name)
                 raise FormatError(f"{count - done} entries are missing", where=Where(file=reader.name))
             # An entry that is larger than the window.
@@ -332,7 +332,7 @@ class HeapFile(SectionFile):
     def _read(
         self, group: tuple[Section, ...], raw: bytes, state_ids: Sequence[int]
     ) -> Iterator[tuple[tuple[Section, ...], Runs]]:
-        """Read the sections of a window, some at a time: those, and the runs of wanted states in them."""
+        """Read the sections of a window in batches; yield the sections of a batch, and their runs of wanted states."""
         self.blocks.prepare(self.key_groups, len(self.header.states))
         codecs, wanted = self.blocks.find_entry_codecs(self.header, self.context), frozenset(state_ids)
         reader = BlockReader(self.header, codecs, self.blocks, wanted, self.context.by_block)
@@ -373,7 +373,7 @@ _BATCH = 1 << 20
 
 
 def _measure(group: tuple[Section, ...]) -> int:
-    """Bytes of adjacent sections that are read at once; none of a span, which is read as its entries are."""
+    """Bytes of adjacent sections that are read ahead; 0 for a span, whose bytes are read when its records are."""
     return 0 if group[0].span is not None else group[-1].end - group[0].start
 
 
@@ -493,7 +493,7 @@ def check_section_starts(files: Sequence[SectionFile], prefix: int, location: Lo
         location: of the files, which are read many at a time where their storage takes long to answer.
 
     Raises:
-        FormatError: an offset is that of another key group, or of none.
+        FormatError: an offset leads to the section of another key group, or to no section.
         StateError: a file cannot be read.
     """
     works = [
@@ -513,7 +513,7 @@ def check_first_section(file: CanonicalFile, prefix: int) -> None:
     are not checked. (In files of the heap backend each key group has an offset.)
 
     Raises:
-        FormatError: it is of a key group that the handle holds, and gives no offset.
+        FormatError: the section belongs to a key group of the handle, which has no offset for it.
         StateError: the file cannot be read.
     """
     if not file.sections or not 0 < file.header_end < file.sections[0].start:

@@ -325,7 +325,7 @@ class EntryCodec:
         )
 
     def require_ends(self, records: KeyedRecords) -> None:
-        """Require that the ends of records are found where they are entries, which have no lengths.
+        """Check that records can be read back after they are written as heap entries, which store no lengths.
 
         Args:
             records: of the state, in any key groups.
@@ -406,7 +406,8 @@ def _entry_layout(layout: KeyedLayout) -> lay.Layout:
     if isinstance(layout.value, lay.Delimited):
         value = lay.Sequence(lay.Span(layout.value.element))
     elif layout.state_type == StateKind.MAP and isinstance(layout.value, lay.Optional):
-        # The flag belongs to the value of a record; nothing follows that of a null here.
+        # The null flag of a map value is part of the record's value. In the heap format nothing follows the flag
+        # of a null.
         item = lay.Span(lay.Optional(layout.value.inner))
         value = lay.Sequence(lay.Struct((("key", lay.Span(layout.key.fields[2][1])), ("value", item))))
     return lay.Struct((("namespace", lay.Span(namespace)), ("key", lay.Span(key)), ("value", value)))
@@ -433,7 +434,7 @@ _STATE, _COUNT, _START, _STOP = range(4)
 
 
 class HeapBlocks:
-    """Codecs of the states of a file, and blocks that were found; a copy in another process starts empty.
+    """Cache of the codecs and block positions of a file; a copy in another process starts empty.
 
     The begin of a block is found only by parsing all blocks before it, so that it is worth caching. Codecs take longer
     to make than a small section takes to read.
@@ -447,8 +448,8 @@ class HeapBlocks:
         self._blocks = np.zeros((0, 4, 0), np.int64)
 
     def prepare(self, key_groups: KeyGroupRange, states: int) -> None:
-        """Make room for the blocks of a file; nothing is known of them before the first call."""
-        # Threads may read parts of a file.
+        """Allocate the table of block positions at the first call; no positions are known before."""
+        # Threads may read different sections of a file at the same time.
         with self._lock:
             if len(self._known) != len(key_groups):
                 self._first = key_groups.start
@@ -463,11 +464,11 @@ class HeapBlocks:
         return self._codecs[1]
 
     def count(self, key_groups: npt.NDArray[np.int32]) -> Positions:
-        """Return how many blocks are known of each key group, i64[n]."""
+        """Return for how many blocks of each key group the position is cached, i64[n]."""
         return self._known[key_groups - self._first]
 
     def find(self, number: int, key_groups: npt.NDArray[np.int32]) -> Positions:
-        """Return blocks that are known.
+        """Return cached block positions.
 
         Args:
             number: of the block in its section, from 0.
@@ -481,7 +482,7 @@ class HeapBlocks:
         return found
 
     def add(self, number: int, key_groups: npt.NDArray[np.int32], blocks: Positions) -> None:
-        """Note blocks, as `find` returns them, after those that are known."""
+        """Cache the positions of the next blocks of some key groups, in the format of `find`."""
         rows = key_groups - self._first
         self._blocks[number][:, rows] = blocks
         self._known[rows] = number + 1
@@ -520,7 +521,7 @@ class BlockReader:
     Attributes:
         header: of the file.
         codecs: of all states.
-        index: blocks that are known.
+        index: cache of block positions.
         wanted: states whose records are wanted.
         by_block: entries without a known length are returned as one record per block.
     """
@@ -569,7 +570,7 @@ class BlockReader:
         return runs
 
     def _read_heads(self, sections: SectionBytes, rows: Rows, positions: Positions) -> Positions:
-        """Read the heads of blocks: i64[4, n] as in `HeapBlocks`; the blocks still end where their entries begin."""
+        """Read the heads of blocks: i64[4, n] as of `HeapBlocks.find`, with the start of the entries as end too."""
         short = sections.ends[rows] - positions < HEAD
         if short.any():
             raise _make_error(

@@ -138,7 +138,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """Properties of the operator by which the records are found."""
 
     def with_context(self, context: RecordContext) -> Self:
-        """The file, whose records are found by other properties of the operator."""
+        """The file with another context."""
 
     def scan(
         self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
@@ -157,30 +157,30 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedFile]:
-        """The file in parts of about `size` bytes, each some key groups of it; none when it has no records there."""
+        """Split the file by key groups into files of about `size` bytes; none if it has no records in `key_groups`."""
 
     def split_records(
         self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[KeyedFile, int]]:
-        """Split the records of one state into parts of about `size` bytes of file (see `keyed.keyed_file`).
+        """Split the records of one state into files of about `size` bytes (see `keyed.keyed_file`).
 
-        Key groups of more than `least` bytes are cut inside where the format allows it.
+        Key groups of more than `least` bytes are split further where the format allows it.
 
         Yields:
-            (part, position of the state in its header).
+            (file, position of the state in its header).
 
         Raises:
             FormatError: a large key group is not what the format says.
         """
 
     def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
-        """Bytes of file, of all states or, where that is known, of one; 0 for formats that are not cut inside."""
+        """Bytes of the state, or of all states if these are stored together; 0 if key groups cannot be split."""
 
     def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
         """Bytes of file per key group without reading any record.
 
-        Canonical and heap files and raw timers say where a key group begins; of a RocksDB database the bounds of its
-        tables are known, over which their bytes count as even.
+        Handles of canonical files, heap files and raw timers have the offsets of key groups. In a RocksDB database the
+        bytes of each table are assumed to be spread evenly over the key groups between its bounds.
 
         Args:
             key_groups: that the result covers, n of them.
@@ -203,7 +203,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """Sections of key groups, ascending by position; none for formats without them."""
 
     def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
-        """Tables (SST files) that hold the records, each with what keeps it where the records are read."""
+        """Tables (SST files) that hold the records, each with the cache of the tables that a scan has opened."""
 
     def described_states(self) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
         """Key serializer, None when it is not known, and the states."""
@@ -218,9 +218,9 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """The file with only these key groups, for databases that hold more than their handle names."""
 
     def hold(self) -> Self:
-        """The file with its bytes in memory where they are few, for a reader of one state after the other.
+        """The file with its bytes in memory if it is small, for a caller that scans it once per state.
 
-        Only formats that store the states together hold them; a file on this machine is not held.
+        Only formats that store all states together do this, and not for local files.
 
         Raises:
             StorageError: the storage fails.
@@ -229,7 +229,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
     def narrow_to_keys(self, keys: KeySeeks) -> KeyedFile:
         """The file for a reader of some keys: a database then reads only blocks that may hold them.
 
-        Records of other keys may be missing, and incomplete where changes are replayed: the reader drops them.
+        The caller has to drop the records of other keys: they may be missing, or incomplete where changes are replayed.
         """
 
 
@@ -317,11 +317,11 @@ class KeyedFormat:
         return self
 
     def hold(self) -> Self:
-        """Return the file itself: its states are in different files, or are kept anyway."""
+        """Return the file itself: its states are in separate files, or its bytes are cached anyway."""
         return self
 
     def narrow_to_keys(self, keys: KeySeeks) -> Self:
-        """Return the file itself: only the key group of a key is known."""
+        """Return the file itself: nothing says where in its key group a key is."""
         return self
 
 
@@ -380,7 +380,7 @@ def digest_states(file: KeyedFile, key_groups: KeyGroupRange) -> dict[str, Recor
 
 @dataclass(frozen=True)
 class CombinedFile(KeyedFormat):
-    """The states of all files, those of the first one first; see `combine_files`.
+    """Several files of one subtask as one file, with the states of the first file first (see `combine_files`).
 
     Attributes:
         files: of the same keys.
@@ -433,7 +433,7 @@ class CombinedFile(KeyedFormat):
             yield key_group, found
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[CombinedFile]:
-        """Return as many runs as the file with the most runs has, each an even share of the key groups."""
+        """Split the key groups evenly, into as many files as the most that one of the files is split into."""
         groups = self._cut(key_groups)
         if not groups.number:
             return

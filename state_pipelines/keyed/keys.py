@@ -35,8 +35,8 @@ class KeyFilter:
     """Keeps or drops the records of some keys; can be sent to other processes.
 
     Attributes:
-        keys: as the key serializer writes them. They are self-delimiting: what begins with one of them has that key.
-        keep: keep them and nothing else, or drop them.
+        keys: as the key serializer writes them. They are self-delimiting: bytes that begin with one have that key.
+        keep: true to keep only the records of these keys, false to drop them.
     """
 
     keys: frozenset[bytes]
@@ -100,7 +100,7 @@ class KeySeeks:
         starts = sorted({encode_prefix(group, prefix) + key for key, groups in wanted for group in groups})
         found: list[tuple[bytes, bytes | None]] = []
         for start in starts:
-            # A key may be the beginning of another one only where that is no key; one range is enough for both.
+            # The range of a start also holds all keys that begin with it.
             if not found or not start.startswith(found[-1][0]):
                 found.append((start, _find_successor(start)))
         return found
@@ -188,8 +188,8 @@ def _to_arrow(value: object, kind: pa.DataType) -> object:
     """A value of JSON as Arrow takes it for a type.
 
     Raises:
-        UsageError: it has not the fields of the type.
-        ValueError: it is not text of such a value.
+        UsageError: the value does not have the fields of the type.
+        ValueError: the value cannot be converted to the type.
     """
     if isinstance(value, Mapping):
         return _open_mapping(value, kind)

@@ -114,7 +114,7 @@ class KeyRows:
         return len(self.key_groups)
 
     def cut(self, most_rows: int, most_bytes: int) -> Iterator[tuple[int, int]]:
-        """The rows in ranges of at most so many rows, or bytes of records where a row has not more."""
+        """Yield ranges of at most `most_rows` rows with at most `most_bytes` bytes of records, but at least one row."""
         sizes = np.zeros(len(self), np.int64)
         for state in self.states.values():
             sizes += np.bincount(state.rows, state.sizes, len(self)).astype(np.int64)
@@ -176,7 +176,7 @@ def _ends(spans: pa.StructArray, name: str) -> tuple[Positions, Positions]:
 
 
 def unmeasured(layout: lay.Layout) -> lay.Layout:
-    """A layout without its length."""
+    """The layout without the length that `MeasuredKey` adds."""
     return layout.inner if isinstance(layout, lay.MeasuredKey) else layout
 
 
@@ -207,7 +207,7 @@ def match_rows(
     if not flat:
         return None
     key_groups = np.concatenate([each.records.key_groups for _, each in flat])
-    # A void namespace is one zero byte; so is that of a global window.
+    # A void namespace and a global window both are one zero byte, which must not match.
     others = [namespace_layout(layouts[state]) != VOID for state, _ in flat]
     lengths = [len(each.records) for _, each in flat]
     codes = key_groups.astype(np.int64) * 2 + np.repeat(np.array(others, np.int64), lengths)
@@ -246,7 +246,7 @@ def require_one(state: StateRows, name: str, layout: lay.Struct) -> None:
     """Check that no row has two records.
 
     Raises:
-        FormatError: a row has; it names the key.
+        FormatError: a row has two records; the error names the key.
     """
     repeated = np.flatnonzero(state.rows[1:] == state.rows[:-1])
     if not len(repeated):
@@ -330,7 +330,7 @@ def _decode(
 
 
 def _by_batch(batches: Sequence[RecordRows], indexes: Positions) -> Iterator[tuple[Positions, RecordRows, Positions]]:
-    """The `indexes` inside each batch: their indices, the batch, and their numbers in it."""
+    """Split `indexes` by batch: yield positions in `indexes`, the batch, and the record indexes inside the batch."""
     if len(batches) == 1:
         yield np.arange(len(indexes), dtype=np.int64), batches[0], indexes
         return
@@ -365,7 +365,7 @@ NULL_KEY = "a map has a null key, for which Arrow and Spark have no form"
 
 @dataclass(frozen=True)
 class StateLayout:
-    """A state that takes part.
+    """A state in the table of an operator.
 
     Attributes:
         name: of the state.
@@ -561,7 +561,7 @@ def name_columns(wishes: Sequence[str]) -> list[str]:
     """
     taken = set(FIXED_COLUMNS)
     names = [""] * len(wishes)
-    # Columns that can keep their names do.
+    # States whose names are not reserved come first, so that they keep their names.
     for index in sorted(range(len(wishes)), key=lambda each: wishes[each].lower() in taken):
         name = wishes[index]
         while name.lower() in taken:
@@ -574,7 +574,7 @@ def name_columns(wishes: Sequence[str]) -> list[str]:
 def choose_columns(
     columns: Sequence[str] | None, known: Sequence[str], others: Sequence[str], aliases: dict[str, str]
 ) -> dict[str, Wanted]:
-    """The wanted columns in the order of the wish, and which fields of them.
+    """Return the requested columns in the requested order, with the requested fields of each (None for all).
 
     Args:
         columns: names or dotted paths; None is all of `known`.

@@ -149,7 +149,7 @@ class OperatorTable:
     def split(
         self, files: Sequence[KeyedFile], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[tuple[KeyedFile, ...], KeyGroupRange | None]]:
-        """The files of one subtask in parts that `read` takes, of about `WINDOW` bytes; arguments as of `batches`."""
+        """Split the files of one subtask into inputs of `read` of about `WINDOW` bytes; arguments as of `batches`."""
         return split_files(choose_files(files, self._ids), WINDOW, key_groups)
 
     def narrow(self, file: KeyedFile) -> KeyedFile:
@@ -234,7 +234,7 @@ class OperatorTable:
                 for number, each in enumerate(decoded.array.type):
                     array = decoded.array.field(number) if children is None else children[number]
                     kind = self.schema.field(each.name).type
-                    # Void beside another namespace.
+                    # The namespace of this state is void, and that of another state is not.
                     arrays[each.name].append(array if array.type == kind else pa.nulls(len(array), kind))
                 if stored:
                     raw = decode_matched(batches, indexes[failed])
@@ -289,7 +289,7 @@ class OperatorTable:
             if name in self._chosen:
                 below = self._chosen[name]
                 paths |= {name} if below is None else {f"{name}.{path}" for path in below}
-        # What follows the namespace need not be read for that.
+        # The map key is not decoded here.
         fields = [
             tuple((name, lay.Rest() if name == "map_key" else each) for name, each in state.key.fields)
             for state in self._states
@@ -351,10 +351,10 @@ def split_files(
 
 
 def find_namespace(states: Sequence[StateLayout]) -> int:
-    """The state whose namespaces the column `state_namespace` has the type of: a void one only when all are void.
+    """Choose the state whose namespace gives the type of the column `state_namespace`: the first that is not void.
 
     Raises:
-        UsageError: there are several other namespaces.
+        UsageError: the states have different namespaces that are not void.
     """
     found: dict[lay.Layout, list[int]] = {}
     for index, state in enumerate(states):

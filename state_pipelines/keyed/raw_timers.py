@@ -164,7 +164,8 @@ def open_raw_timers(
     Raises:
         FormatError: an offset lies outside the stream, key groups are not in their order, or the timers are damaged.
         NotTimersError: the raw keyed state is not timers; the bytes can still be read with `read_sections`.
-        UnsupportedError: the timers are in a form of releases before 1.8, or a type of theirs has no layout; likewise.
+        UnsupportedError: the timers are in a format before Flink 1.8, or their key or namespace has no layout; their
+            bytes can still be read likewise.
     """
     sections = find_raw_sections(stream, key_groups, offsets)
     for group in group_sections(sections, WINDOW):

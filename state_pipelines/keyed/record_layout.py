@@ -180,7 +180,7 @@ def cut_nulls(records: KeyedRecords) -> npt.NDArray[np.int64]:
 def derive_keyed_layout(
     info: StateMetaInfo, key_serializer: tree.Serializer, max_parallelism: int, context: LayoutContext
 ) -> KeyedLayout:
-    """Layouts of the records of the state that `info` describes; of keys nothing is carried.
+    """Derive the layouts of the records of a state; keys are decoded even where `context` keeps values as bytes.
 
     Raises:
         UnsupportedError: the kind of state has no records of its own here, or a serializer was lost at write time.
@@ -205,7 +205,7 @@ def derive_keyed_layout(
         if typed is None:
             layout = lay.Delimited(derive_layout(value, values))
         else:
-            # A single array has the bytes of a value.
+            # Python functions store a value as a list of one byte array, which has the bytes of the value.
             state_type = typed.kind
             if state_type == StateKind.LIST:
                 layout = lay.Runs(derive_layout(typed.type, context), _has_ttl(value))
@@ -396,7 +396,7 @@ class Measure:
 
     @property
     def is_compiled(self) -> bool:
-        """The kernels do it."""
+        """Whether kernels measure the values."""
         return self._program is not None
 
     def stops(self, data: Bytes, count: int) -> Positions:

@@ -67,12 +67,12 @@ class RocksFile(KeyedFormat):
         key_groups: range of the handle, or the part of it that is read; a database may hold more.
         column_families: by state id.
         context: of the operator.
-        is_forst: the states are of the asynchronous API, whose database only ForSt restores; the header describes
-            them as those of the synchronous one.
-        first: no key below is read, with its key-group prefix.
-        after: end of the keys to read (exclusive); None for all to the last.
-        seeks: only records of these keys need to be read; of other keys, some may be.
-        tables: those that were opened, also by its parts: each state and part is a scan of its own.
+        is_forst: the states are of the asynchronous API, so that only ForSt restores the database; the header describes
+            them as states of the synchronous API.
+        first: lower bound of the keys to read (inclusive), with key-group prefix.
+        after: end of the keys to read (exclusive); None for all up to the last one.
+        seeks: keys that the caller wants; records of other keys may be read or not. None for all keys.
+        tables: cache of opened tables, shared by all scans and splits of the database.
     """
 
     name: str

@@ -84,10 +84,10 @@ PLAIN = HeaderReading()
 
 @dataclass(frozen=True, slots=True)
 class RecordSpan:
-    """Adjacent records of one state, a part of a section (see `keyed.sections`).
+    """Adjacent records of one state, a range of a section (see `keyed.sections`).
 
-    Positions count the bytes of data from the start of the section's bytes; of a compressed file these begin with a
-    whole chunk, and data are what the chunks hold.
+    Positions count bytes of data from `Section.start`. In a compressed file a chunk begins there, and the data are the
+    decompressed chunks.
 
     Attributes:
         state_id: the state.
@@ -109,8 +109,8 @@ class Section:
     Attributes:
         start: first byte in the stream.
         end: first byte of the next section, or the end of the stream.
-        is_open: the section ends where its content does, somewhere before `end`.
-        span: the part of the section to read; None for all.
+        is_open: the section may end before `end`; only parsing its content finds the end.
+        span: the records of the section to read; None for all.
     """
 
     key_group: int
@@ -188,7 +188,7 @@ def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PL
             reader = Reader(reading.read(stream, size), stream.name)
             return read_keyed_header(reader), reader.position
         except FormatError:
-            # Cut off, unless that was all.
+            # The header may go on after these bytes, unless they were all.
             if size == end:
                 raise
             size = min(end, 8 * size)
@@ -199,7 +199,7 @@ def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PL
 
 
 def parse_header(data: bytes, name: str, declared: tuple[DeclaredSerializer, ...] = ()) -> KeyedHeader:
-    """The header that fills `data`; subtasks mostly share its bytes, and then share the header too.
+    """Parse the header that fills `data`. Headers of subtasks mostly have the same bytes, and then are one object.
 
     Raises:
         OpenBodyError: the key serializer has no reader, and its end is not known.
@@ -325,10 +325,10 @@ class RecordPosition:
 
     Attributes:
         position: in the data.
-        start: position in the stream of the byte, or of the chunk that holds it.
+        start: where to begin reading the file for data from here on: the byte, or the chunk that holds it.
         base: position in the data that corresponds to `start`.
-        after: position in the stream after the byte in front of it, or after the chunk that holds that byte.
-        share: position in the stream if a chunk were spread evenly over its data; differences are stored sizes.
+        after: where reading the file may end for data up to here: the byte, or the end of the last chunk needed.
+        share: approximate position in the file, interpolated inside a chunk; differences estimate stored sizes.
     """
 
     position: int
@@ -353,7 +353,7 @@ class SectionReader:
 
     Attributes:
         data: the bytes in memory.
-        position: where it begins in the data of the section (see `RecordSpan`).
+        position: position of `data` in the data of the section (see `RecordSpan`).
         complete: `data` reaches the end of the section.
     """
 
@@ -421,7 +421,7 @@ class SectionReader:
         if self._stop is not None and self.position + len(self.data) >= self._stop:
             self.data = self.data[: self._stop - self.position]
             self.complete = True
-        # The chunk before `data` determines where the bytes before `data` end.
+        # Keep the chunk that ends where `data` begins: `locate` needs its end.
         while self._chunks and self._chunks[0].position + self._chunks[0].size < self.position:
             self._chunks.pop(0)
 
@@ -467,7 +467,7 @@ class SectionReader:
             self._raw = b"".join((self._raw[self._taken :], block))
             self._next, self._taken = self._next + len(block), 0
             return b""
-        # Bytes left at the end of the section are a truncated chunk, or follow an open section.
+        # No block is left: the remaining bytes are a truncated chunk, or follow an open section.
         if ends == self._taken:
             ends = len(self._raw)
         found: list[bytes] = []

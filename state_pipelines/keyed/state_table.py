@@ -206,7 +206,10 @@ class KeyedTable:
         return pa.array(assign_key_groups(codes, self._layout.max_parallelism), pa.int32())
 
     def _add_value(self, records: KeyedRecords, columns: dict[str, pa.Array]) -> tuple[Decoded | None, pa.Array | None]:
-        """Add the value columns; also the row numbers by which the others are to be repeated, if so."""
+        """Add the value columns; return the decoded values, and the rows by which to repeat the other columns.
+
+        Each result is None where there is nothing to decode or to repeat.
+        """
         spans = (records.data, records.value_starts, records.value_ends)
         if self._options.raw or self._value.reason:
             columns["value_bytes"] = _binary(*spans)
@@ -352,7 +355,10 @@ def _fields(array: pa.StructArray) -> list[pa.Array]:
 
 
 def _flatten(decoded: Decoded) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Lists to (row of each element, its index, the element); a list that failed has one row without both."""
+    """Flatten lists into (row of each element, its index, the element).
+
+    A list that could not be decoded has one row without index and element.
+    """
     array = decoded.array
     lengths = np.diff(dense_offsets(array).to_numpy())
     values = array.flatten()
@@ -492,7 +498,7 @@ class RecordEncoder:
                     hint="Give it in every row, or leave the column out, and it is computed",
                 )
             stored = given.cast(pa.int32()).to_numpy()
-        # Unchanged keys are taken from the buffer they were read into.
+        # Rows with `key_bytes` have the keys that were read: their key groups need not be computed again.
         groups = self._hash_keys(batch, stored) if stored is None or "key_bytes" not in names else stored
         if len(groups) and not 0 <= groups.min() <= groups.max() < self.layout.max_parallelism:
             raise UsageError(f"a key group lies outside 0 to {self.layout.max_parallelism - 1}")
@@ -562,9 +568,10 @@ class RecordEncoder:
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 
     def _gather_lists(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of list elements (`list_index`, `list_value`) to rows of whole lists (`value`), which pass through.
+        """Gather rows of list elements (`list_index`, `list_value`) into rows of whole lists (`value`).
 
-        The elements of a list follow each other, from index 0 on.
+        Batches that have whole lists already are yielded unchanged. The elements of a list have to be adjacent and in
+        order, from index 0 on.
         """
         rest: pa.Table | None = None
         for batch in batches:

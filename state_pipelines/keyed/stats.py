@@ -155,7 +155,7 @@ class KeyCounter:
         )
 
     def _grow(self, size: int) -> None:
-        """Make room for one more key of `size` bytes, and many others."""
+        """Double the arrays that are full, so that at least one more key of `size` bytes fits."""
         count, used = int(self._used[0]), int(self._used[1])
         if count == len(self._hashes):
             for name in ("_hashes", "_key_groups", "_spans", "_totals", "_masks"):
@@ -178,9 +178,9 @@ def count_keys(  # type: ignore[no-untyped-def]
     """Add records to the keys that are known, and new keys to them.
 
     Args:
-        row: the first record.
-        word: of the mask, for the state of the records.
-        bit: in the word.
+        row: the first record to count.
+        word: index of the mask word that has the bit of the state.
+        bit: index of that bit in the word.
         groups: i32[n], key groups of the records.
         base: address to which `starts` and `ends` are relative.
         starts: i64[n], of the keys.
@@ -317,7 +317,7 @@ class KeyGroupSizes:
 
 @dataclass(frozen=True)
 class Move:
-    """Another max parallelism, to be predicted.
+    """Another max parallelism, whose key group sizes are to be predicted.
 
     Attributes:
         max_parallelism: number of key groups.
@@ -347,7 +347,7 @@ class KeyGroupMeasurement:
     move: Move | None = None
 
     def run(self) -> KeyGroupSizes:
-        """Measure them.
+        """Measure the key groups.
 
         Raises:
             StateError: the state cannot be read.
@@ -555,7 +555,7 @@ def locate_keys(file: KeyedFile, info: StateMetaInfo, records: KeyedRecords) -> 
 
 @lru_cache(maxsize=512)
 def _plan_measure(layout: lay.Struct) -> Measure:
-    """A measure of the key in the stored keys of `layout`; bytes after it are not parsed."""
+    """Make a `Measure` that finds the key in stored keys of `layout`; bytes after it are not parsed."""
     fields: list[tuple[str, lay.Layout]] = []
     for name, each in layout.fields:
         if isinstance(each, lay.MeasuredKey):

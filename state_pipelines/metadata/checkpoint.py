@@ -72,7 +72,7 @@ _HEX = re.compile("[0-9a-fA-F]{32}")
 def compute_operator_id(uid: str) -> bytes:
     """Return the 16 bytes of the operator id for `uid`: murmur3_128 (x64, seed 0) of its UTF-8 bytes.
 
-    Half a character, which UTF-8 does not have, is a question mark, as in Java.
+    Unpaired surrogates, which UTF-8 cannot encode, become question marks, as in Java.
     """
     return murmur3_128(uid.encode(errors="replace"))
 
@@ -561,9 +561,9 @@ def with_version(
 ) -> CheckpointMetadata:
     """Return the same snapshot for another metadata version.
 
-    Operator names and uids go where the version has none (before 5), properties before 4, and reference checkpoint ids
-    before 7; all of them are informative only. State is never dropped: `write_metadata` refuses fields that the version
-    cannot store.
+    Fields that the version does not have are dropped: operator names and uids before 5, properties before 4, and
+    reference checkpoint ids before 7. All of them are informative only. State is never dropped: `write_metadata`
+    refuses fields that the version cannot store.
 
     Args:
         metadata: the snapshot.

@@ -204,7 +204,7 @@ class EmptySegmentFileStateHandle:
 class KeyGroupsStateHandle:
     """Keyed state in one stream, with a position per key group (tags 3 and 12).
 
-    Flink accepts this handle also in place of a stream handle, hence its module.
+    Flink also accepts this handle where a stream handle is expected.
 
     Attributes:
         key_groups: the range.

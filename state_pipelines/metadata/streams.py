@@ -235,10 +235,11 @@ def read_whole_stream(stream: StateStream) -> bytes:
 
 
 def read_together(streams: Sequence[StateStream]) -> Callable[[StateStream], bytes]:
-    """Read streams whole, those on a storage that is not local at the same time.
+    """Read whole streams; those that are not local are read at the same time.
 
     Returns:
-        A function that gives the bytes of a stream, or raises, as `read_whole_stream` does, also of other streams.
+        A function like `read_whole_stream`, which returns the bytes that have been read or raises the error; other
+        streams are read when it is called.
     """
     remote = [each for each in streams if each.location is not None and not is_local(each.location)]
     if len(remote) < 2:
@@ -262,7 +263,7 @@ def read_stream_range(stream: StateStream, start: int, end: int) -> bytes:
         FormatError: the range is not inside the stream.
         MissingFileError: no such file.
     """
-    # Only the file itself knows how long a whole file is, see `read_whole_stream`.
+    # A whole file may be longer than its handle declares (see `read_whole_stream`).
     bounded = stream.location is None or stream.is_segment
     if not 0 <= start <= end or (bounded and end > stream.size):
         what = f"bytes {start} to {end} are not inside the state of {stream.size} bytes"
@@ -287,7 +288,7 @@ def check_stream(stream: StateStream) -> None:
 
 
 def is_copied_inside(stream: StateStream, target: Location) -> bool:
-    """Return whether one object store copies a stream, which is a whole file of a size that its handle knows."""
+    """Return whether the object store can copy a stream by itself: a whole file whose size is in its handle."""
     return (
         stream.location is not None
         and not stream.is_segment
@@ -485,10 +486,10 @@ MOST_HEADER = 256 << 20
 
 
 def read_header_bytes(stream: StateStream, end: int) -> bytes:
-    """Read the bytes of a stream up to `end`, before which a header ends.
+    """Read the bytes of a stream up to `end`, which contain a header.
 
     Raises:
-        FormatError: a header is not that long, or the stream ends before.
+        FormatError: `end` is larger than any header, or the stream ends before.
         MissingFileError: no such file.
     """
     check_header_size(stream, end)
@@ -496,10 +497,10 @@ def read_header_bytes(stream: StateStream, end: int) -> bytes:
 
 
 def check_header_size(stream: StateStream, end: int) -> None:
-    """Check that a header may be as long as the bytes of a stream up to `end`.
+    """Check that `end` is not larger than the largest header.
 
     Raises:
-        FormatError: it is not.
+        FormatError: it is larger.
     """
     if end > MOST_HEADER:
         what = f"the first {end:,} bytes of the file are to be a header, which has {MOST_HEADER >> 20} MiB at most"
@@ -544,7 +545,7 @@ class KeptStreams:
     def find_end(self, stream: StateStream) -> int:
         """End offset of a stream (exclusive).
 
-        Of a file only the file says it: handles of changes count the bytes before compression, and not the first byte.
+        For a whole file this is the size of the file: handles of changes have the size before compression.
         """
         if self._is_kept(stream):
             return len(self._fetch(stream))
@@ -567,7 +568,7 @@ class KeptStreams:
             if content is None:
                 content = read_whole_stream(stream)
             with self._lock:
-                # Moved to the end, as the one used last.
+                # At the end of the dict, whose first entries are the least recently used.
                 self._contents[key] = content
                 while len(self._contents) > 1 and sum(map(len, self._contents.values())) > self._capacity:
                     del self._contents[next(iter(self._contents))]
@@ -648,7 +649,7 @@ def channel_states(handle: AnyChannelStateHandle) -> tuple[ChannelState, ...]:
 
 
 def measure_channel(state: ChannelState, delegate: StreamStateHandle) -> int:
-    """Size of the buffers of a channel with their lengths; 4 bytes more for a stream inside `_metadata`."""
+    """Bytes of the buffers of a channel with their lengths, without the stream header that inlined handles count."""
     alone = isinstance(delegate, ByteStreamStateHandle) and len(delegate.data) == state.state_size
     return state.state_size - HEADER_SIZE if alone and state.offsets == (HEADER_SIZE,) else state.state_size
 
@@ -793,7 +794,7 @@ Replacement: TypeAlias = Callable[[StreamReference], StreamStateHandle]
 def list_references(metadata: CheckpointMetadata) -> list[StreamReference]:
     """Return every stream handle of a snapshot, in the order of the file; a stream referenced twice comes twice.
 
-    Logged changes inlined in `InMemoryChangelogStateHandle` are no stream and do not come.
+    Logged changes that are inlined in an `InMemoryChangelogStateHandle` are not a stream, and are left out.
     """
     return [reference for operator in metadata.operator_states for reference in operator_handles(operator)]
 
@@ -841,7 +842,7 @@ def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacemen
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """The walk over the streams of a handle, the only one that there is: each is replaced, by itself where it stays."""
+    """Visitor that replaces each stream in a handle; listing streams replaces each by itself."""
 
     replace_stream: Callable[[StreamStateHandle, StreamRole, str | None], StreamStateHandle]
 

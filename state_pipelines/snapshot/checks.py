@@ -48,8 +48,8 @@ _FIRST = 64 << 10
 def check_database_keys(operator: Operator) -> None:
     """Check that the databases of an operator hold no key of other key groups than their handles.
 
-    Tables whose bounds are inside of these are not read, and of others one block or a few. A database that several
-    subtasks have is checked against the key groups of all of them.
+    Tables whose bounds are inside the key groups are not read; of others, a few blocks are read. A database that
+    several subtasks share is checked against the key groups of all of them.
 
     Raises:
         FormatError: a database holds such a key.
@@ -95,7 +95,7 @@ def _find_first(column_family: ColumnFamily, low: bytes, high: bytes | None) -> 
 
 
 def _list_databases(operator: Operator) -> Iterator[tuple[object, RocksFile, KeyGroupRange]]:
-    """Yield a key of the database of each handle, the opened database, and the key groups of the handle."""
+    """Yield for each handle an identifier of its database, the opened database, and the key groups of the handle."""
     handles = {each.index: each.managed_keyed_state for each in operator.metadata.subtasks}
     # Files that cannot be opened are reported elsewhere.
     files, _ = operator.files.survey()
@@ -134,14 +134,14 @@ def find_wrong_channels(subtask: SubtaskState) -> Iterator[str]:
 
 @dataclass
 class _Stream:
-    """Bytes and buffers of a stream of in-flight data that handles name.
+    """Bytes and buffers in a stream of in-flight data, according to all handles that name it.
 
     Attributes:
         size: of the stream.
-        operator_id: of an operator that has a handle of it.
+        operator_id: of one operator that has a handle of the stream.
         named: bytes of all buffers that handles name.
         offsets: of these buffers.
-        twice: offsets of which there are two handles.
+        twice: offsets that occur in two handles.
     """
 
     size: int
@@ -196,7 +196,7 @@ def check_channels(snapshot: Snapshot) -> None:
 
 
 def check_declared_names(*snapshots: Snapshot) -> list[str]:
-    """Check that the names in declarations are names in the snapshots; one snapshot that has a name is enough.
+    """Check that each name in the declarations exists in at least one of the snapshots.
 
     Args:
         snapshots: at least one, opened with the same declarations.
@@ -332,7 +332,7 @@ def check_elements(operator: Operator) -> list[str]:
     """Check that the handles of an operator name every element of list state once.
 
     Returns:
-        Notes about states whose elements do not use up the bytes up to the next one, as when some are left out.
+        Notes about states with bytes left over between an element and the next one, as if elements were missing.
 
     Raises:
         FormatError: as of `check_offsets`.
@@ -363,7 +363,7 @@ def check_offsets(operator: Operator) -> None:
     states, failures = survey_operator(operator)
     for failure in failures:
         if not isinstance(failure.error, UnsupportedError):
-            # Others are in a form that nothing reads, and are copied as they are.
+            # State in an unsupported format is copied as it is.
             raise failure.error
     for state in states:
         assert isinstance(state, NonKeyedState)
@@ -378,8 +378,8 @@ def _find_states(operator: Operator) -> list[NonKeyedState]:
 
 
 def _find_problem(state: NonKeyedState, subtask_state: NonKeyedSubtaskState) -> FormatError | None:
-    """The error of list elements that do not use up their bytes."""
-    # Copies of broadcast state are as many as subtasks, and any of them does.
+    """Return the error of list elements that leave bytes over, if any."""
+    # Not for broadcast state: every subtask has a copy, and any copy is enough.
     if not subtask_state.unread.header.has_list(subtask_state.info.name):
         return None
     if subtask_state.unread.stream.size > LARGEST_DECODED:

@@ -46,8 +46,8 @@ class Declarations:
         key_serializers: key serializer of each operator, for changelog state without a materialized base.
         connectors: the connector that wrote the list states of each operator, where several could have.
         python_types: types of the states of Python functions (PyFlink) of each operator, by name of the state.
-        serializers: serializer snapshot classes that no family reads, and classes with a Kryo serializer of their own,
-            with the layout of their data.
+        serializers: serializer snapshot classes that cannot be read otherwise, and classes with a Kryo serializer of
+            their own, with the layout of their data.
         protos: descriptor sets of Protobuf messages that Kryo values hold (chill's `ProtobufSerializer`).
         thrifts: Thrift files of structs that Kryo values hold (chill's `TBaseSerializer`).
         plans: compiled plans of SQL jobs, which name the operators and the columns of their rows.
@@ -68,7 +68,7 @@ class Declarations:
     @property
     def messages(self) -> MessageTypes | None:
         """Declared messages of Protobuf and Thrift, and data of Kryo serializers; None without any."""
-        # Only the snapshot tells whether a class is that of a serializer snapshot or one that Kryo writes.
+        # All of them: only the snapshot shows whether a declared class is a serializer snapshot or written by Kryo.
         layouts = tuple(
             (each.snapshot_class, each.layout)
             for each in self.serializers
@@ -280,7 +280,7 @@ def parse_plans(texts: Iterable[str]) -> tuple[Plan, ...]:
     for text in (each for each in given if not each.endswith(_JAR)):
         plan = compile_script(text, jars=jars).plan if text.endswith(".sql") else load_plan(text)
         with at(file=text):
-            # Reports a node whose fields are damaged with the name of the file.
+            # Called here so that the error of a damaged node names the file.
             list_operators(plan)
         found.append(plan)
     return tuple(found)

@@ -202,11 +202,11 @@ class HandleReader:
         Args:
             handle: the handle.
             context: of the operator, by which records are found.
-            key_serializer: what the caller knows of the keys, for changelog state that does not say it.
-            narrowed: a rescale may have left it only a part of the key groups in its stream.
+            key_serializer: key serializer that the caller knows, for changelog state that does not name one.
+            narrowed: after a rescale, the handle may name only some of the key groups in its stream.
 
         Raises:
-            UnsupportedError: the handle is not one that stands alone.
+            UnsupportedError: the handle holds changes without the state that they change.
         """
         match handle:
             case None:
@@ -247,8 +247,8 @@ class HandleReader:
     ) -> list[KeyedFile | StateError | None]:
         """Open many keyed files (see `open_keyed`), several at a time where the storage takes long to answer.
 
-        Each subtask has a header of its own, which says what states it has, so every header is read. A file
-        that cannot be opened is its error.
+        The header of every subtask is read, since each lists the states of its own subtask. The result for a file that
+        cannot be opened is the error.
         """
         return attempt_together([partial(self.open_keyed, *each) for each in handles], self.directory)
 
@@ -335,7 +335,7 @@ class HandleReader:
         for handle in self.operator_handles:
             named.setdefault(_find_name(handle.delegate), []).append(handle)
         found: dict[object, list[OperatorStateHandle]] = {}
-        # Of thousands of handles, few have the name of another one and need their location.
+        # Locating is slow: only the few handles with equal file names may share a stream.
         for handle in (each for same in named.values() if len(same) > 1 for each in same):
             with suppress(StateError):
                 # A handle that cannot be located is reported when it is read.
@@ -345,8 +345,8 @@ class HandleReader:
     def _open_base(self, handle: KeyedStateHandle, context: RecordContext) -> KeyedFile | None:
         """Open a materialized handle of changelog state; its stream may hold key groups that no handle names any more.
 
-        Each subtask materializes in its own time, so that after a change of parallelism some still name parts of an
-        old stream. A header with snapshots that nothing reads is read whole where its end is known nevertheless.
+        Subtasks materialize at different times. So after a change of parallelism, some handles still name some key
+        groups in an older stream. A header with unreadable snapshots is read as a whole if its end can be found.
         """
         try:
             file = self.open_keyed(handle, context, narrowed=True)
@@ -367,8 +367,8 @@ class HandleReader:
     def _find_base_header_end(self, handle: _SectionHandle) -> int:
         """The end of the header in the stream of a materialized handle; 0 when it is not known.
 
-        The section of key group 0 is the first one of any stream, so that the header ends there. A stream that begins
-        with the same bytes has the same header: what reads the one reads as many bytes of the other.
+        In any stream the section of key group 0 is the first one, and the header ends where it begins. A stream that
+        begins with the same bytes as such a header has the same header.
         """
         stream = self.open_stream(handle.delegate)
         for first in self.first_bases:
@@ -461,8 +461,8 @@ def _open_sections(
 ) -> CanonicalFile | HeapFile:
     """Open a stream of key-group sections.
 
-    Between its header and the sections that the handle names others may stand: `rescale` hands a file on to several
-    subtasks. Such a handle says by its size where its own last section ends.
+    Other sections may be stored between the header and the sections that the handle names: `rescale` gives one file to
+    several subtasks. The size in such a handle is the end of its own last section.
     """
     first = min((offset for offset in handle.offsets if offset > 0), default=0)
     if not narrowed and first <= _LONG_HEADER and not 0 < reading.end < first:
@@ -476,7 +476,7 @@ def _open_sections(
 
 
 def _leaves_out_sections(stream: StateStream, offsets: Sequence[int], reading: HeaderReading) -> bool:
-    """Whether a whole header stands at the beginning of a stream, and more before the first of some sections."""
+    """Whether a stream holds more than a header before the first of the sections that `offsets` names."""
     first = min((offset for offset in offsets if 0 < offset <= stream.size), default=0)
     try:
         return first > 0 and 0 < read_first_header(stream, first, reading)[1] < first
@@ -489,8 +489,8 @@ def _is_heap_native(
 ) -> tuple[bool, HeaderReading]:
     """Tell the native format of the heap backend from the canonical one with the same handle.
 
-    A native section begins with its key group as i32. Read as a canonical one, that is state 0 and a first key of at
-    least 64 KiB times the key group; only key group 0 leaves a doubt, which the whole section settles.
+    A native section begins with its key group as i32. Read as a canonical section, this is state 0 and a first key of
+    at least 64 KiB times the key group. Only for key group 0 this is ambiguous, and the whole section is parsed.
 
     Returns:
         Whether it is the native format, and `reading` with what has been read of the stream.
@@ -501,7 +501,7 @@ def _is_heap_native(
     first, start = min(present, key=lambda each: each[1])
     end = min((offset for _, offset in present if offset > start), default=stream.size)
     if 0 < start < stream.size and start + 4 <= _BEGINNING and end - start < first << 16:
-        # Too short for such a key, so that one request tells the format and reads the header.
+        # The section is too short for such a key: its first bytes decide, and are read in one request with the header.
         beginning = reading.read(stream, min(start + 4, stream.size))
         return beginning[start:] == first.to_bytes(4, "big"), replace(reading, beginning=beginning)
     return _is_heap_section(stream, handle, max(present), reading, narrowed=narrowed), reading

@@ -59,7 +59,7 @@ class KeyedSubtaskState:
 
     Attributes:
         subtask: index of the subtask.
-        file: the file that holds it, whose records are found in order to show them (`RecordContext.by_block`).
+        file: the file that holds the state, opened for showing records (`RecordContext.by_block` is set).
         state_id: position in the header of the file.
     """
 
@@ -166,7 +166,7 @@ def group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedSubtaskS
 
 
 def hold_states(states: Sequence[KeyedState]) -> list[KeyedState]:
-    """The keyed states of one operator for a reader of one after the other: small files are read once for all of them.
+    """Prepare keyed states of one operator for being read one after the other: small files are read into memory once.
 
     Raises:
         StorageError: the storage fails.
@@ -186,7 +186,7 @@ def hold_states(states: Sequence[KeyedState]) -> list[KeyedState]:
 
 
 def _require_known(headers: Iterable[KeyedHeader]) -> None:
-    """Raise for the first snapshot in some headers that nothing reads."""
+    """Raise the error of the first serializer snapshot in the headers that cannot be read, if any."""
     for header in headers:
         for info in header.states:
             for serializer in (header.key_serializer, *(each for _, each in info.serializers)):
@@ -213,7 +213,7 @@ class KeyedState(State):
         """The meta info as the first subtask wrote it, without declared types."""
         return self.subtask_states[0].file.header.states[self.subtask_states[0].state_id]
 
-    # The name says nothing of types, to find which some records may have to be read.
+    # Not from `info`: finding the types in it may read records, which the name does not need.
     @property
     def name(self) -> str:  # noqa: D102
         return self.stored_info.name
@@ -285,7 +285,7 @@ class KeyedState(State):
 
     @property
     def value_serializer(self) -> Serializer:
-        """Serializer of the values as `kind` has them: of a value in Python, that of the one element in Java."""
+        """Serializer of the values of `kind`; for a value in Python, stored as a list in Java, that of the element."""
         return self._choose_value(self.info)
 
     def _choose_value(self, info: StateMetaInfo) -> Serializer:
@@ -294,7 +294,7 @@ class KeyedState(State):
         )
 
     def find_subtask_serializers(self, subtask_state: KeyedSubtaskState) -> tuple[Serializer, Serializer, Serializer]:
-        """Serializers of key, namespace and value of one subtask; timers have no namespace of their own."""
+        """Serializers of key, namespace and value of one subtask; for timers the last two are that of the timer."""
         header = subtask_state.file.header
         info = self._declare(header.states[subtask_state.state_id])
         value = self._choose_value(info)
@@ -395,7 +395,7 @@ class KeyedState(State):
         if layout is not None:
             return StateLayout(self.name, self.kind, layout.key, layout.value, layout.ttl, label=self.label)
         if self.kind == StateKind.TIMER or len(keys := self._key_layouts()) > 1:
-            # Raises: tables match by key.
+            # Raises the error of `layout`: the table needs comparable keys.
             return StateLayout(self.name, self.kind, self.layout.key, None)
         fields = next(iter(keys)).fields
         if self.kind == StateKind.MAP:

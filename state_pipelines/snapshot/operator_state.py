@@ -73,9 +73,9 @@ class Detected:
     """The connector that wrote an operator list state, as far as it is known.
 
     Attributes:
-        state: the decoded state; None when it is that of no known connector, or of one of several.
-        candidates: the connectors that it could be that of, when there are several and nobody says which.
-        is_foreign: it has elements, and no known connector wrote them.
+        state: the decoded state; None if no known connector fits, or several do.
+        candidates: the connectors that fit, if there are several and the caller has not chosen one.
+        is_foreign: the state has elements, and no known connector wrote them.
     """
 
     state: ConnectorState | None = None
@@ -84,7 +84,7 @@ class Detected:
 
     @property
     def ambiguity(self) -> str:
-        """Why the state has no columns of a connector although it could; empty when nothing is open."""
+        """Message for a state without connector columns because several connectors fit; else empty."""
         if not self.candidates:
             return ""
         names = f"{', '.join(self.candidates[:-1])} and {self.candidates[-1]}"
@@ -102,7 +102,7 @@ class Detected:
         """The connector's view of `number` elements, the first of which is element `first`."""
         if self.state is None:
             return self
-        # Tables show rows; the values stay where they were decoded.
+        # Tables need only the rows, not the decoded values.
         return replace(self, state=replace(self.state, values=(), rows=self.state.rows[first : first + number]))
 
     def spread(self, first: int, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], pa.Array]:
@@ -175,11 +175,11 @@ def _decide(state: AmbiguousState, chosen: str | None) -> Detected:
 
 
 def narrow_enumerator(candidates: Iterable[str], splits: Iterable[Detected]) -> tuple[str, ...]:
-    """Return the connectors that an enumerator can still be that of, after the splits of the readers.
+    """Return the connectors that fit both the state of an enumerator and the splits of the readers.
 
     Args:
         candidates: the connectors that fit the enumerator.
-        splits: what the list states of the same operator are.
+        splits: the detected connectors of the list states of the same operator.
     """
     left = tuple(candidates)
     for detected in splits:
@@ -223,11 +223,11 @@ class NonKeyedSubtaskState:
         return self.unread.read()
 
     def elements(self) -> Spans:
-        """Bytes, and where each element of a list state starts and at most ends."""
+        """Bytes, start of each element of a list state, and upper bound of its end."""
         return self.read().elements(self.info.name)
 
     def entries(self) -> tuple[npt.NDArray[np.uint8], int, int, int]:
-        """Bytes, where the pairs of a broadcast state start and at most end, and how many there are."""
+        """Bytes, start of the pairs of a broadcast state, upper bound of their end, and their number."""
         return self.read().broadcast(self.info.name)
 
 
@@ -382,7 +382,7 @@ class ListTable(NonKeyedTable):
 
     @property
     def _spread(self) -> Detected:
-        """The splits that rows are made of; none where no column shows them, and every element is one row."""
+        """The splits that become rows; none if no column shows splits, so that every element is one row."""
         wanted = self.options.columns
         shown = wanted is None or {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)
         return self.detected if shown else NOTHING_DETECTED
@@ -482,7 +482,7 @@ class OperatorListState(NonKeyedState):
         try:
             return self.detected
         except (FormatError, MissingFileError):
-            # Reading the rows of the damaged file raises it again; the others are shown without columns of a connector.
+            # The rows of the damaged file raise the error again; other files are shown without connector columns.
             return NOTHING_DETECTED
 
     @cached_property
@@ -639,7 +639,7 @@ DIRECTIONS = {ChannelDirection.INPUT: "input", ChannelDirection.OUTPUT: "output"
 
 
 class BytesSubtaskState(Protocol):
-    """The bytes of one subtask of such a state; can be sent to other processes."""
+    """State of one subtask that is known as bytes only; can be sent to other processes."""
 
     @property
     def subtask(self) -> int:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# A backslash helps where every kind of Markdown knows it; the others differ about tags, tables and strikethrough.
+# A backslash escapes the characters that it does in every dialect of Markdown; entities replace those of tags, tables
+# and strikethrough, on which dialects differ.
 _MARKDOWN = {each: f"\\{each}" for each in "\\`*_{}[]#!"} | {
     "<": "&lt;",
     ">": "&gt;",
@@ -25,9 +26,9 @@ _MARKDOWN = {each: f"\\{each}" for each in "\\`*_{}[]#!"} | {
     "$": "&#36;",
 }
 
-# GitHub looks for URLs before it replaces entities, but for names of users and numbers of issues afterwards, also in
-# HTML (cmark-gfm, issues 181 and 278). These take an empty comment, which is not shown and ends the text that is
-# searched.
+# GitHub searches URLs before it replaces entities, but mentions of users and issues afterwards, also in HTML
+# (cmark-gfm, issues 181 and 278). So mentions are broken by an empty comment, which is invisible and interrupts the
+# text that GitHub searches.
 _COMMENT = "<!-- -->"
 _MENTION = r"@|#(?=\d)"
 _MENTION_IN_HTML = re.compile(_MENTION)

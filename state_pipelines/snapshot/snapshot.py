@@ -95,7 +95,7 @@ def is_undetermined(error: StateError) -> bool:
 def is_unreadable(error: StateError) -> bool:
     """Return whether bytes are damaged or missing, or the storage fails or refuses.
 
-    In contrast to those of a format that is not covered.
+    False for errors about formats that this package does not support.
     """
     return not isinstance(error, UnsupportedError)
 
@@ -103,7 +103,7 @@ def is_unreadable(error: StateError) -> bool:
 def is_damage(error: StateError) -> bool:
     """Return whether an error is about bytes that are damaged or missing.
 
-    In contrast to those of a format that is not covered, and to a storage that fails or refuses.
+    False for errors about unsupported formats, and for a storage that fails or refuses.
     """
     return is_unreadable(error) and not isinstance(error, StorageError)
 
@@ -279,8 +279,8 @@ def choose_states(
         options: which of them are wanted.
 
     Raises:
-        StateError: there are none, and files cannot be read.
-        UsageError: there are none.
+        StateError: no states are left because files cannot be read.
+        UsageError: the operator has no such states.
         NotFoundError: `options` names a state that is not there.
         UnsupportedError: the keys of a state are not known, or subtasks have different ones.
     """
@@ -584,7 +584,7 @@ class Snapshot(SnapshotFiles):
         Raises:
             StateError: a state cannot be read; raised by the rows of its operator.
         """
-        # Once for all threads.
+        # Here, so that the threads of the scans do not all read the headers.
         self.read_headers()
         mean = self.file_size // max(1, len(self.operators))
         directory = self.location.directory

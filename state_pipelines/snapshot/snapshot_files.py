@@ -103,7 +103,7 @@ def label_file(file: KeyedFile, planned: PlannedOperator | None) -> KeyedFile:
 
 
 def label_rows(serializer: Serializer, rows: Sequence[PlannedRow]) -> Serializer:
-    """The serializer with the names of some rows, which are its rows from the first to the last.
+    """Return the serializer with column names; `rows` are the planned rows in it, in order.
 
     A serializer with other rows, or with another type in one of them, stays as it is.
     """
@@ -211,7 +211,10 @@ def find_shared_files(metadata: CheckpointMetadata) -> Owners:
 
 
 def _list_names(metadata: CheckpointMetadata) -> Iterator[tuple[str, str, bytes, object]]:
-    """Yield kind and name of all that belongs to one operator, its id, and the database of a private file."""
+    """Yield (kind, name, operator id, database) for all files and changes that only one operator may name.
+
+    The database is None except for private files, which only one database may name.
+    """
     for reference in list_references(metadata):
         name = find_name(reference.handle)
         if name is not None and reference.category in _OWNED and reference.role is not StreamRole.CHANGES:
@@ -253,10 +256,10 @@ def find_name(handle: StreamStateHandle) -> str | None:
 
 
 def check_owner(owners: Owners, operator_id: bytes) -> None:
-    """Refuse an operator with files of another one.
+    """Refuse an operator that names files of another operator, or whose databases name the same private file.
 
     Raises:
-        FormatError: it has some.
+        FormatError: there is such a file.
     """
     if operator_id in owners:
         path, other = owners[operator_id]
@@ -500,7 +503,7 @@ def _find_raw(operator: OperatorState) -> dict[int, KeyGroupRange]:
 
 
 def _find_gaps(operator: OperatorState, held: Mapping[int, KeyGroupRange]) -> Iterator[KeyGroupRange]:
-    """Yield key groups between the handles of adjacent subtasks, so that no subtask without state can have them."""
+    """Yield key groups between the handles of adjacent subtasks, where no third subtask could hold them."""
     ordered = sorted(((groups, index) for index, groups in held.items() if groups.number), key=_start)
     before, position = -1, 0
     for groups, index in [*ordered, (KeyGroupRange(operator.max_parallelism, 0), operator.parallelism)]:
@@ -630,9 +633,9 @@ class KeyedFiles:
         return self._open_raw()[1]
 
     def open_stored(self) -> tuple[KeyedFile, ...]:
-        """The files with the ranges that handles store: a database that several subtasks share once.
+        """The files with the key-group ranges in their handles; a database that several subtasks share is listed once.
 
-        Proofs count these, so that what `open` leaves out of a shared database is counted.
+        Proofs count the records of these files, to include records of a shared database that `open` leaves out.
 
         Raises:
             StateError: as for `open`.
@@ -659,7 +662,7 @@ class KeyedFiles:
         return self._managed
 
     def take_managed(self, opened: Iterator[KeyedFile | StateError | None]) -> None:
-        """Keep the managed state of each subtask, the next ones of `opened`."""
+        """Take the managed state of each subtask from `opened`, in order."""
         held = find_held_key_groups(self.operator)
         files: list[tuple[int, KeyedFile]] = []
         failures: dict[int, StateError] = {}
@@ -901,15 +904,15 @@ class SnapshotFiles:
         return self._find_layout_context()
 
     def read_headers(self) -> None:
-        """Read the headers of all operators, for `layout_context`; threads may do it for several snapshots."""
-        # Up to Python 3.11 `cached_property` has one lock for all snapshots.
+        """Read the headers of all operators into `layout_context`; threads may do so for different snapshots."""
+        # Up to Python 3.11 `cached_property` locks for all instances at once, so that other snapshots would wait.
         if "layout_context" not in vars(self):
             self.layout_context = self._find_layout_context()
 
     def _find_layout_context(self) -> LayoutContext:
         serializers = [*self.list_keyed_serializers()]
         subtasks = (subtask for operator in self.metadata.operator_states for subtask in operator.subtasks)
-        # Reading state whose header cannot be read raises the error; it has no serializers to add here.
+        # Unreadable headers are skipped: reading their state raises the error.
         for unread in self.handles.open_operators(each.managed_operator_state for each in subtasks):
             infos = () if unread is None else (*unread.header.lists, *unread.header.broadcasts)
             serializers += [serializer for info in infos for _, serializer in info.serializers]

@@ -134,7 +134,7 @@ def find_kind(info: StateMetaInfo, declared: PythonDeclaration, sample: Iterable
     if _fit(records, declared.type, single=True):
         return replace(declared, kind=StateKind.VALUE)
     if declared.type.word == "ARRAY" and not _fit(records, declared.type, single=False):
-        # PyFlink's own descriptor of a list state calls its type a list.
+        # The type of PyFlink's list state descriptor is a list type: take its element type.
         return PythonDeclaration(declared.type.children[0], StateKind.LIST)
     return replace(declared, kind=StateKind.LIST if any(len(arrays) != 1 for arrays in records) else StateKind.VALUE)
 

@@ -50,10 +50,10 @@ class RepeatedKeyError(yaml.YAMLError):
 
 
 class _Bounded:
-    """A composer that counts how deep it is, and how much aliases repeat; to be mixed into a loader of PyYAML.
+    """Mixin for loaders of PyYAML that limits the depth of nesting and the number of values that aliases repeat.
 
-    It also compares the keys of each mapping, before values of merged mappings are put between them. An alias is as
-    deep as what it names, and cannot name what it is in.
+    It also checks each mapping for repeated keys, before keys of merged mappings are added. An alias counts as deep as
+    the node that it names, which must not contain the alias.
     """
 
     _depth = 0
@@ -257,7 +257,7 @@ def read_given_file(
 
 
 def read_given_text(path: str | Path, what: str, *, most: int = MOST_TEXT, kind: type[StateError] = UsageError) -> str:
-    """Read a local file of UTF-8; arguments and errors as of `read_given_file`, also for other bytes."""
+    """Read a local UTF-8 file; arguments and errors as of `read_given_file`, also if it is not UTF-8."""
     try:
         return read_given_file(path, what, most=most, kind=kind).decode()
     except UnicodeDecodeError as error:

@@ -50,7 +50,7 @@ _LAST = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
 
 
 def make_time(seconds: float) -> datetime:
-    """Turn seconds since 1970 into a time; the first or the last that Python has for those before or after it.
+    """Turn seconds since 1970 into a time; times outside of Python's range become the first or the last of the range.
 
     A local file may have a time of any 64-bit number of seconds.
     """
@@ -147,7 +147,7 @@ class FileRecorder:
 
 
 class CopyWriter(Protocol):
-    """The copy of a file that is being written; its errors are not those of the file."""
+    """Writer for a copy of a file that is being written; a failure of the copy must not fail the file."""
 
     def write(self, data: memoryview, /) -> None:
         """Write the next bytes."""
@@ -188,7 +188,8 @@ def copy_files(begin: Callable[[Location], CopyWriter]) -> Iterator[None]:
 def recording(location: Location, file: IO[bytes]) -> Iterator[Any]:
     """Yield a new file that is being written.
 
-    It is recorded at the end of the block where a recorder covers it, and copied where copies are wanted.
+    It is recorded at the end of the block if it is in the directory of `record_files`, and copied inside a block of
+    `copy_files`.
     """
     recorder, begin = _RECORDER.get(), _BEGIN_COPY.get()
     is_recorded = recorder is not None and recorder.covers(location)
@@ -371,7 +372,7 @@ def _read_local(location: Location, most: int | None) -> bytes:
     chunks: list[bytes] = []
     with Path(location.path).open("rb", buffering=0) as file:
         require_reach(location, file.fileno())
-        # Files of the kernel have more bytes than they say.
+        # Files of the kernel, as in /proc, have more bytes than their size says.
         wanted = size + 1
         while (most is None or sum(map(len, chunks)) <= most) and (chunk := file.read(wanted)):
             chunks.append(chunk)
@@ -411,7 +412,7 @@ def require_regular(location: Location) -> os.stat_result:
 
 
 def require_reach(location: Location, descriptor: int) -> None:
-    """Refuse an open local file that is not where the snapshot that names it may have files.
+    """Refuse an open local file outside the directories that the snapshot may name.
 
     Its path was in reach when it was found, but a directory may have been exchanged for a symbolic link since.
 
@@ -465,8 +466,8 @@ def open_file(location: Location) -> IO[bytes]:
 def create_file(location: Location, *, replace: bool = False) -> Iterator[IO[bytes]]:
     """Write a new file; directories above it are created.
 
-    Safe to call in any process. When the block fails, a file on an object store does not exist, one on another storage
-    holds what was written; publishing removes it with the snapshot.
+    Safe to call in any process. When the block fails, nothing is left on an object store; other storages keep what was
+    written until `SnapshotWriter` removes it with the whole target.
 
     Args:
         location: the file.
@@ -633,7 +634,7 @@ def remove_file(location: Location) -> None:
     def remove() -> None:
         with suppress(FileNotFoundError):
             if is_local(location):
-                # A link is removed whatever it leads to.
+                # Removes a symbolic link, not the file that it leads to.
                 Path(location.path).unlink()
                 return
             if has_directories(location.filesystem) and _find_type(location) is None:
@@ -656,7 +657,7 @@ def remove_directory(location: Location) -> None:
 
 
 def to_entry(filesystem: AbstractFileSystem, info: dict[str, Any]) -> FileEntry:
-    """Make an entry of what a file system says of a file."""
+    """Make an entry from the properties of a file in fsspec."""
     is_directory = info["type"] == "directory"
     location = Location(filesystem, str(info["name"]))
     return FileEntry(location, 0 if is_directory else int(info["size"] or 0), is_directory, modified_time(info))

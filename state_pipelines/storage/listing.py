@@ -98,9 +98,9 @@ def list_objects(root: Location, leave_out: Callable[[str], str | None] = lambda
 
     Args:
         root: the directory.
-        leave_out: given a key below the prefix of the root, the directory (ending in `/`) around it whose objects are
-            left out, or None. Where a page ends inside such a directory, the next one begins after it. It is called by
-            several threads.
+        leave_out: for a key relative to the root, returns a directory above it (ending in `/`) whose objects are not
+            listed, or None. If a page ends inside such a directory, the next page begins after it. Several threads
+            call it.
 
     Raises:
         MissingFileError: there is no such bucket.
@@ -220,7 +220,7 @@ def _share(
             return
         put(index, None)
 
-    # Ranges begin in order, so that the one that is read is never one that has not begun.
+    # Threads take ranges in order, so that the range whose pages are yielded has always been started.
     with Threads(IN_FLIGHT) as pool:
         futures = [pool.submit(work, index) for index in range(len(ranges))]
         try:
@@ -238,8 +238,8 @@ def _share(
 def list_files(root: Location) -> Iterator[FileEntry]:
     """List every file at any depth below a directory, with sizes and times; nothing when there is no directory.
 
-    On S3 pages of one recursive listing, several at a time where there are many; on other object stores one recursive
-    listing, which fsspec holds in memory; elsewhere one directory after the other. On S3 in the order of the names.
+    S3 lists recursively and in the order of names, with several requests at a time for long listings. On other object
+    stores fsspec lists recursively and holds the result in memory. Elsewhere each directory is listed by itself.
 
     Raises:
         MissingFileError: a directory cannot be listed.

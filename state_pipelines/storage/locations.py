@@ -58,7 +58,7 @@ class Location:
     Attributes:
         filesystem: the fsspec file system.
         path: path in the form of that file system.
-        reach: of the snapshot that names this local file; the file is read only if it is in reach once it is open.
+        reach: directories in which the snapshot that names this local file may have files; checked again after opening.
     """
 
     filesystem: AbstractFileSystem
@@ -106,7 +106,7 @@ def protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name means itself on every file system: letters, digits, `_`, and after the first `.` and `-`."""
+    """Whether a name is safe on every file system: letters, digits and `_`, after the first also `.` and `-`."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
@@ -161,7 +161,7 @@ _AUTHENTICATION_NAME = re.compile(r"(?<![^\W_])(?:auth|cookies?|headers?)(?![^\W
 _CONNECTION_NAME = re.compile(r"connection_?string", re.IGNORECASE)
 # Ways of authentication of gcsfs (`GCSFileSystem.token`), which are no tokens, and names of files with credentials.
 _NO_TOKEN = re.compile(r"anon|browser|cache|cloud|google_default|.*\.json", re.IGNORECASE)
-# Fields of connection strings of Azure that are no secrets where they look like what they should be.
+# Fields of Azure's connection strings that are not secret if their values have the usual syntax.
 _PLAIN_FIELD = re.compile(
     r"(?:AccountName=[a-z0-9]{3,24}|DefaultEndpointsProtocol=https?|EndpointSuffix=[a-z0-9.-]+)", re.IGNORECASE
 )
@@ -178,8 +178,8 @@ def remember_secrets(options: Mapping[str, Any]) -> None:
 def hide_option_values(text: str, options: Mapping[str, Any] | None = None) -> str:
     """Replace the secrets of storage options in a text of a client, in any case of letters.
 
-    Secrets are the values of options whose names say so, connection strings, and addresses that have more than a host
-    and a port; likewise their fragments between blanks and separators.
+    Secrets are the values of options with names of secrets, connection strings, and addresses that contain anything
+    beside host, port and path; also the fragments of these between blanks and separators.
 
     Args:
         text: what a client says.
@@ -233,7 +233,7 @@ def _list_secret_addresses(text: str) -> Iterator[str]:
     if plain and ("://" in text or plain["port"] or "." in text or text == "localhost"):
         return
     yield text
-    # A password may have the marks of a query; without a user before it, the server itself may be shown.
+    # A password may contain `?` or `#`, so the user is split off first.
     user, at, server = text.rpartition("@")
     address, *query = re.split(r"[?#]", server, maxsplit=1)
     is_plain = _ADDRESS.fullmatch(address) is not None and bool(at or query)
@@ -272,7 +272,8 @@ def _has_credentials_file() -> bool:
 def _has_metadata_server() -> bool:
     """Return whether this is a machine of Google, or its metadata server answers.
 
-    A server may be slow at first, as in new pods: the name of the machine is enough, and google-auth asks again.
+    The server may be slow at first, as in new pods. So the product name of a Google machine is enough; google-auth
+    repeats its requests to the server.
     """
     if os.environ.get("NO_GCE_CHECK") == "true":
         return False
@@ -314,9 +315,9 @@ _BUCKET_KIND_SECONDS = 2.0
 
 
 def leave_retries_to_us(filesystem: AbstractFileSystem) -> None:
-    """Let the client of a file system send a request once where the caller repeats it.
+    """Stop the client of a file system from repeating requests that `request` repeats.
 
-    It holds for clients of S3 that are not connected yet; file systems that come from another process need it again.
+    It has no effect on S3 clients that are already connected, and is not pickled with the file system.
     """
     if is_s3(filesystem):
         _limit_s3(filesystem)
@@ -331,7 +332,7 @@ def _limit_s3(filesystem: AbstractFileSystem) -> None:
     if getattr(filesystem, "retries", 1) == 1:
         return
     filesystem.retries = 1
-    # Not changed in place: it is one of the options by which fsspec tells file systems apart.
+    # A new mapping: the old one is among the options that fsspec uses as the cache key of the file system.
     filesystem.config_kwargs = {
         "retries": {"total_max_attempts": 1},
         "max_pool_connections": _CONNECTIONS,
@@ -345,7 +346,7 @@ def _limit_google(filesystem: AbstractFileSystem) -> None:
     once: Callable[..., Any] | None = getattr(repeated, "__wrapped__", None)
     if repeated is None or once is None:
         return
-    # Imported late: it is there when there is a file system of it.
+    # Imported late: the package is certainly installed where such a file system exists.
     from gcsfs.retry import HttpError
 
     async def send(*arguments: Any, **options: Any) -> Any:
@@ -389,7 +390,7 @@ _sent = [0, 0]
 
 @dataclass(frozen=True)
 class RequestCounts:
-    """Requests, attempts that failed among them, and what was read with them.
+    """Number of requests, failed attempts included, and of bytes read.
 
     Attributes:
         requests: number of requests, also to local disks; a listing counts as one, whatever its pages.
@@ -400,7 +401,7 @@ class RequestCounts:
     bytes_read: int
 
     def __sub__(self, earlier: RequestCounts) -> RequestCounts:
-        """Counts of what was sent between the two."""
+        """Counts since `earlier`."""
         return RequestCounts(self.requests - earlier.requests, self.bytes_read - earlier.bytes_read)
 
 
@@ -489,7 +490,7 @@ _CREDENTIAL_CLASSES = frozenset(
         "TokenRetrievalError",
     }
 )
-# Codes of S3, and of Azure, by what the storage refuses.
+# Error codes of S3 and Azure for each kind of refusal.
 _ARCHIVED_CODES = frozenset({"BlobArchived", "InvalidObjectState"})
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"})
 _REGION_CODES = frozenset(
@@ -541,7 +542,7 @@ def is_transient(error: BaseException) -> bool:
     if find_status(error) in _TRANSIENT_STATUS or code.removeprefix(_ENCRYPTION_CODES) in _TRANSIENT_CODES:
         return True
     if _response(error) is not None:
-        # The storage has answered: s3fs gives all answers that it does not know the number of a fault.
+        # The storage has responded. s3fs gives all responses that it does not know the same errno, which says nothing.
         return code in _CONFLICT_CODES
     if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO:
         return True
@@ -600,7 +601,7 @@ def translating(location: Location, operation: str, *, writes: bool = False) -> 
 
 
 def is_about_options(location: Location, error: BaseException) -> bool:
-    """Return whether an exception that no client documents is about its options: it is no error of this package."""
+    """Return whether an undocumented exception of a client is about its options, and not a bug of this package."""
     if isinstance(location.filesystem, LocalFileSystem) or isinstance(error, StateError):
         return False
     # Errors of Arrow, which reads files through a client, are about the content.
@@ -684,7 +685,7 @@ def _find_region(error: BaseException) -> str:
 def _explain_at(location: Location, error: BaseException) -> str:
     if isinstance(location.filesystem, LocalFileSystem):
         return explain(error)
-    # A client may quote the URL, in which a password may have blanks.
+    # The message may contain the URL with a password; one with blanks is found only by replacing the whole URL.
     return explain(
         error, getattr(location.filesystem, "storage_options", None) or {}, urls={location.url: str(location)}
     )

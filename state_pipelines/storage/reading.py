@@ -73,7 +73,7 @@ REQUESTS = 16
 REQUESTS_VARIABLE = "STATE_PIPELINES_READ_AHEAD_REQUESTS"
 """Environment variable with a number in place of `REQUESTS`; 1 reads nothing ahead."""
 
-# A read of more bytes than this first asks for the size of the file, so that a wrong size cannot demand the memory.
+# Larger reads first ask for the size of the file: a wrong length in a file must not make us allocate its memory.
 _TRUSTED_SIZE = 32 << 20
 
 
@@ -248,11 +248,11 @@ WAITING = 128
 
 
 class Budget:
-    """Bytes that readers of this process have read ahead or are reading.
+    """Limit for the memory of all readers of this process that read ahead.
 
     Attributes:
-        held: the bytes now.
-        most: the most bytes so far.
+        held: bytes that are taken now.
+        most: largest `held` so far.
     """
 
     def __init__(self) -> None:
@@ -266,7 +266,7 @@ class Budget:
     def take(self, size: int, *, needed: bool) -> bool:
         """Take `size` bytes where that is within the bound, or where they are needed; return whether they were taken.
 
-        A reader needs what it gives next, so that each of them has one item whatever the others hold.
+        Bytes are needed for the next item of a reader: each reader may hold one item, whatever the others hold.
         """
         limit = read_setting(MEMORY_VARIABLE, MEMORY) << 20
         with self._lock:
@@ -342,12 +342,12 @@ def read_ahead(
 
 
 def do_together(works: Sequence[Callable[[], Result]], location: Location | None, most: int = WAITING) -> list[Result]:
-    """Do works that wait for a storage at the same time; on this machine one after the other.
+    """Call functions that wait for a storage at the same time; for local files, one after the other.
 
     Args:
-        works: the works.
+        works: the functions.
         location: of the files; None where there is no file.
-        most: works at a time; by default such of few bytes each.
+        most: calls at a time; the default is for calls that read few bytes each.
 
     Returns:
         Their results in order; of several errors the first one is raised.
@@ -362,7 +362,7 @@ def do_together(works: Sequence[Callable[[], Result]], location: Location | None
 
 
 def attempt_together(works: Sequence[Callable[[], Result]], location: Location | None) -> list[Result | StateError]:
-    """Do works as `do_together` does; the error of a work is its result."""
+    """Call functions as `do_together` does; the error of a call is its result."""
 
     def attempt(work: Callable[[], Result]) -> Result | StateError:
         try:
@@ -378,8 +378,8 @@ def scan_ahead(
 ) -> Generator[tuple[Item, Iterator[Result]], None, None]:
     """Scan items one after the other; on a storage that is not local the scans of the next ones have begun already.
 
-    Each scan waits for the storage at its beginning, however much it reads ahead later. A scan that has begun holds its
-    first result, and what it reads ahead.
+    Reading ahead does not help at the start of a scan, which waits for the storage. A started scan holds its first
+    result in memory, and the bytes that it reads ahead.
 
     Args:
         items: what is scanned, such as files.
@@ -403,7 +403,7 @@ def scan_ahead(
     pool = _start_threads(count + 1)
     try:
         while True:
-            # Including the item whose turn it is.
+            # One more for the item whose results are yielded next.
             for item in islice(rest, count + 1 - len(begun)):
                 results = scan(item)
                 begun.append((item, results, pool.submit(next, results, _END)))
@@ -433,7 +433,7 @@ def _end(pool: Threads, futures: Sequence[Future[Any]]) -> None:
 
 
 def begin_together(scans: Sequence[Iterator[Result]], location: Location | None) -> list[Iterator[Result]]:
-    """Begin scans that one reader takes results of in turn, as those that it merges, at the same time.
+    """Start several scans at the same time, for a caller that takes results of all of them in turn, such as a merge.
 
     Args:
         scans: the scans, each of which holds its first result afterwards.
@@ -446,17 +446,17 @@ def begin_together(scans: Sequence[Iterator[Result]], location: Location | None)
 
 
 def count_scans_ahead(size: int) -> int:
-    """Number of scans of about `size` bytes that begin before their turn."""
+    """Number of scans of about `size` bytes that are started before the current scan has ended."""
     return max(1, min(_BEGUN_SCANS, _BEGUN_BYTES // max(1, size)))
 
 
 def count_together(size: int) -> int:
-    """Number of works that are done at a time, each of which holds about `size` bytes."""
+    """Number of calls to run at a time, each of which needs about `size` bytes of memory."""
     return max(1, min(WAITING, _BEGUN_BYTES // max(1, size)))
 
 
 class _End:
-    """The result of a scan that has none."""
+    """Marks the end of a scan without results."""
 
 
 _END = _End()
@@ -517,7 +517,7 @@ def link_copy(file: Path, directory: Path, url: str) -> None:
 
 
 def find_copy(directory: Path, url: str, size: int, *, verify: bool = True) -> Path | None:
-    """Find the copy of a file in a directory; None where none has its size and the checksum of what was written.
+    """Find the copy of a file in a directory; None if no copy has the size and checksum of what was written.
 
     A linked copy has no checksum: the tables and logs of RocksDB have their own.
 

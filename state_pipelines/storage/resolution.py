@@ -153,7 +153,8 @@ def list_storage_options() -> dict[str, dict[str, Any]]:
 def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
     """Load options from a YAML or JSON file, or from such a text itself.
 
-    A text with a brace, a line break or a colon before a blank is options, which hold secrets: no error quotes it.
+    Text with a brace, a line break, a colon before a blank or at the end of it is not the name of a file. It may hold
+    secrets, so errors do not quote it.
 
     Raises:
         UsageError: there is no such file, or it does not hold options by root.
@@ -218,7 +219,7 @@ def _check(options: object, what: str, where: Where | None = None) -> dict[str, 
         raise UsageError(f"{what} are not a mapping", where=where, hint=hint)
     for root, each in options.items():
         if not isinstance(root, str) or not isinstance(each, dict) or not all(isinstance(name, str) for name in each):
-            # A text in place of a file may have a secret wherever a root should be.
+            # Options given as text may have a secret where a root should be: the root is not shown then.
             named = "a root" if where is not None and where.file is None else repr(root)
             raise UsageError(f"{what} of {named} are not a mapping", where=where, hint=hint)
     return options
@@ -362,12 +363,12 @@ def require_valid_host(path: str) -> None:
 
 
 def has_valid_host(path: str) -> bool:
-    """Return whether clients can take the hosts and ports of a URL apart; true for paths and other URLs."""
+    """Return whether clients can parse the hosts and ports in a URL; true for paths and for URLs without a host."""
     return all(_has_valid_host(normalize(each)) for each in _split_chain(path))
 
 
 def _split_chain(path: str) -> list[str]:
-    """The URLs of a chain of file systems of fsspec, such as `simplecache::s3://bucket/a`; hosts may have `::` too."""
+    """Split a chain of URLs of fsspec, such as `simplecache::s3://bucket/a`, but not at a `::` in a host."""
     return _CHAIN.split(path)
 
 
@@ -402,9 +403,10 @@ def _names_nothing(url: str) -> bool:
 
 
 def _has_user(url: str) -> bool:
-    """Return whether there is something else than the name of a bucket where it should be."""
+    """Return whether a URL has a user or password in front of, or instead of, the name of a bucket."""
     bucket = url.partition("://")[2].partition("/")[0]
-    # A password with a slash ends the name of the bucket for clients. Names of access points have colons.
+    # Clients take everything up to the first slash, even one in a password, as the bucket. ARNs of access points
+    # have colons.
     return "@" in bucket or (":" in bucket and not bucket.startswith("arn:"))
 
 
@@ -472,7 +474,8 @@ class PathMapping:
 def parse_path_mapping(texts: Iterable[str]) -> PathMapping:
     """A mapping from texts `FROM=TO`.
 
-    Of several `=`, that separates which has an absolute path or URL on both sides: directories may be called `day=1`.
+    Directories may be called `day=1`: of several `=`, the separator is the one with an absolute path or URL on both
+    sides.
 
     Raises:
         UsageError: a text has another form, `FROM` is no absolute path, which snapshots alone name, or the host or
@@ -508,7 +511,7 @@ def _to_plain(path: str) -> str:
     return path.rstrip("/") or "/"
 
 
-# The first exists on Linux only. Elsewhere a directory can be opened by those who may list it.
+# O_PATH, which needs no permission to list the directory, exists on Linux only.
 DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags for the descriptor of a directory."""
 
@@ -736,7 +739,7 @@ def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, r
 
 @dataclass(frozen=True)
 class _Reach:
-    """The directories in which the local files of a snapshot may be, and the class of a handle; see `Reach`."""
+    """`Reach` of the local files that a handle of a snapshot names; `handle` is the class of the handle, for errors."""
 
     directory: Location
     path_mapping: PathMapping
@@ -755,11 +758,11 @@ def _to_error(refused: _Refused, path: str, handle: str) -> OutOfReachError:
 
 
 def _is_encodable(path: str, directory: Location) -> bool:
-    """Return whether a path can be sent to a file system: Java's texts can have halves of characters."""
+    """Return whether a path can be encoded: strings of Java may contain unpaired surrogates."""
     if path.isascii():
         return True
     try:
-        # Python reads bytes of local names that are not UTF-8 as some of these halves.
+        # Python decodes bytes of local names that are not UTF-8 to unpaired surrogates (`surrogateescape`).
         path.encode(errors="surrogateescape" if is_local(directory) else "strict")
     except UnicodeEncodeError:
         return False
@@ -771,7 +774,7 @@ class _Malformed(Exception):
 
 
 class _Refused(Exception):
-    """A path that is out of reach: how it is, and a hint for the user."""
+    """A path outside the allowed directories; arguments: a description of the file, and a hint for the user."""
 
 
 def stays_below(directory: Location, roots: Iterable[Location]) -> bool:
@@ -820,7 +823,7 @@ def _find_directory(above: str, directory: Location, path_mapping: PathMapping) 
 
 
 def _find(path: str, directory: Location, path_mapping: PathMapping) -> Location:
-    """The location of an absolute path; refused here where it is not local, for local ones `_require_file` decides."""
+    """The location of an absolute path; refuses remote files out of reach, while `_require_file` checks local ones."""
     normal = normalize(path_mapping.apply(path))
     if not has_valid_host(normal):
         raise _Malformed
@@ -833,7 +836,7 @@ def _find(path: str, directory: Location, path_mapping: PathMapping) -> Location
         if find_scheme(normal) in _LOCAL and not is_local(location):
             raise _Refused("a URL that is not a file", "Do not use this snapshot")
         return location
-    # The same storage with the same options, whatever host the path names.
+    # A path with the scheme of the snapshot is on the storage of the snapshot, whatever host it names.
     location = Location(own, str(own._strip_protocol(normal)))
     if not is_local(location):
         targets = (each for each in map(normalize, path_mapping.targets) if find_scheme(each) in protocols(own))
@@ -860,7 +863,7 @@ def _require_file(location: Location, directory: Location, path_mapping: PathMap
             real = os.path.realpath(path)
             kind = Path(path).stat().st_mode
     except (OSError, ValueError):
-        # A file that is not there: reading it tells so, if it may.
+        # The file is missing, which is reported when it is read, if its path is allowed at all.
         kind = stat.S_IFREG
     _require_local(real, directory, path_mapping)
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):

@@ -273,14 +273,14 @@ def _find_objects(root: Location, skip: frozenset[str], depth: int) -> Iterator[
             above += name + "/"
             if name in _WITHOUT_SNAPSHOTS or level >= depth or above in skipped:
                 return above
-            # What comes before `_metadata` must not hide it when a range is listed a second time.
+            # Only keys after `_metadata` are left out: a retried listing of the range must still find it.
             if above in found and key > above + METADATA_FILE:
                 return above
         if key == above + METADATA_FILE:
             found.add(above)
         return None
 
-    # A directory above may turn out to be a snapshot as long as its `_metadata` may still be listed.
+    # Entries wait until no directory above them can turn out to be a snapshot by a `_metadata` that is listed later.
     waiting: list[tuple[str, SnapshotEntry]] = []
     last: str | None = None
     for each in list_objects(root, leave_out):
@@ -334,7 +334,7 @@ def is_removed(directory: Location) -> bool:
     """
     metadata = join(directory, METADATA_FILE)
     if not exists(metadata):
-        # A snapshot that is not published yet is read for its proof only.
+        # A snapshot that is not published yet, and is being read for its proof, has not been removed.
         return not exists(join(directory, f"{METADATA_FILE}.pending"))
     if not _is_just_replaced(directory):
         return False
@@ -429,9 +429,9 @@ def name_scratch(target: Location, directory: str | None = None) -> Location:
 class ScratchDirectory:
     """A directory for the temporary files of an operation; leaving the block removes it.
 
-    Where none is stated: beside a local target, whose volume has the space; for other targets in the directory for
-    temporary files of this machine (`TMPDIR`), so that temporary files never go to an object store; but beside the
-    target too where tasks run on other machines, which have nothing else in common.
+    By default it is beside a local target, whose volume has the space. For other targets it is in `TMPDIR` of this
+    machine, so that temporary files do not go to an object store; but beside the target if tasks run on other machines,
+    since these share no other storage.
 
     This is a class because the garbage collector closes a generator that was abandoned, for example by a job that
     died. Closing it would delete files in the middle of an unrelated call, and CPython 3.11 crashes when that call is
@@ -447,7 +447,7 @@ class ScratchDirectory:
     """
 
     def __init__(self, target: Location, directory: str | None = None, *, is_shared: bool = False) -> None:
-        """Nothing is created before a file is."""
+        """Choose the directory; it is not created before the block is entered or a file is written."""
         is_here = directory is None and not is_shared and not is_local(target)
         self._local = open_local_scratch() if is_here else None
         self._beside = name_scratch(target, directory)
@@ -660,8 +660,8 @@ class SnapshotWriter:
         target: a directory that does not exist yet or is empty.
 
     Attributes:
-        written: names of files that were written by others, such as other processes; they are removed even where the
-            storage does not list them.
+        written: names of the files that were written. Add those of other processes: the files are removed even where
+            the storage does not list them.
 
     Raises:
         TargetExistsError: on entering, when the target holds something.
@@ -684,21 +684,21 @@ class SnapshotWriter:
             self._marked = True
             self._refuse_published()
         except BaseException as error:
-            # Also on an interrupt: the `with` block, which would remove the directory, has not begun.
+            # Also on an interrupt: before the block is entered, `with` does not call `__exit__`.
             if self._taken:
                 self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
 
     def require_taken(self) -> None:
-        """Make sure that no other writer has taken the target since; before files of a fixed name are written.
+        """Make sure that no other writer has taken the target since; call it before writing files of a fixed name.
 
         Two writers that find a target free at the same time both write the pending `_metadata`, each with a token of
         its own: the later one owns the target.
 
         Raises:
             TargetExistsError: another writer has taken the target, or published into it; its files stay.
-            StorageError: the storage has lost what was written; the owner of the target is not known, and all stays.
+            StorageError: the storage has lost bytes of the token, so that the owner is not known; nothing is removed.
         """
         try:
             token = read_file(self._pending)
@@ -793,7 +793,7 @@ class SnapshotWriter:
         try:
             location.filesystem.mv(pending.path, location.path)
         except FileNotFoundError:
-            # An attempt before this one may have done it, and its response was lost.
+            # An earlier attempt may have renamed it although its response was lost.
             if exists(pending) or not exists(location):
                 raise
 
@@ -820,7 +820,7 @@ class SnapshotWriter:
         """Remove files that the storage has not listed, as stores do whose listings come late.
 
         Raises:
-            StorageError: there were such files, so that others of other processes may stay.
+            StorageError: there were such files, so that files of other processes may be left.
         """
         unlisted = self.written.difference(listed)
         if not unlisted and (not self._marked or self._pending.name in listed):
@@ -947,7 +947,7 @@ def stat_files(
 
 
 def is_same_time(first: datetime | None, second: datetime | None) -> bool:
-    """Return whether two looks at a file gave the same time; some storages give whole seconds in one of two answers."""
+    """Return whether two times of a file are equal, up to whole seconds if one has no fraction, as on some storages."""
     if first is None or second is None:
         return first is second
     if 0 in (first.microsecond, second.microsecond):
@@ -1009,7 +1009,7 @@ def move_file(source: Location, target: Location, root: Location) -> None:
     wanted, found = stat_files([source, target])
     if not isinstance(wanted, FileEntry):
         raise wanted or StateError("the file does not exist", where=Where(file=str(source)))
-    # An interrupted move leaves a copy.
+    # A file of the same size may be the copy of an interrupted move.
     if isinstance(found, FileEntry) and found.size != wanted.size:
         raise _has_target(target)
     if has_directories(target.filesystem):

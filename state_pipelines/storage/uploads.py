@@ -58,7 +58,7 @@ class FileRange:
 
 
 class CopyRefusedError(Exception):
-    """The store does not copy by itself what may be read all the same; its text is the reason."""
+    """The store refuses to copy a file by itself, although it may be readable; the text is the reason."""
 
 
 def is_refusal(error: StateError) -> bool:
@@ -163,7 +163,7 @@ class PartUpload(ABC):
 
     @abstractmethod
     def _abort(self) -> None:
-        """Remove parts that were stored; what failed before is the error that counts."""
+        """Remove the stored parts; errors are ignored, since the error that caused the abort is raised."""
 
 
 _SCOPE = "https://storage.azure.com/.default"
@@ -207,7 +207,7 @@ class AzureUpload(PartUpload):
         return block
 
     def _complete(self, parts: Sequence[str]) -> None:
-        # Imported late: it is there when there is a file system of it.
+        # Imported late: the package is certainly installed where such a file system exists.
         from azure.storage.blob import BlobBlock
 
         blocks = [BlobBlock(block_id=each) for each in parts]
@@ -231,7 +231,7 @@ def copy_blob(source: Location, target: Location) -> None:
     Raises:
         OSError: the service has given the copy up.
     """
-    # Imported late: it is there when there is a file system of it.
+    # Imported late: the package is certainly installed where such a file system exists.
     from azure.core.exceptions import ResourceExistsError
 
     async def copy(blob: Any) -> None:
@@ -326,7 +326,7 @@ class S3Upload(PartUpload):
             try:
                 filesystem.call_s3("complete_multipart_upload", **self._object, MultipartUpload={"Parts": listed})
             except FileNotFoundError:
-                # The upload is gone after an attempt whose answer was lost.
+                # An earlier attempt may have completed the upload although its response was lost.
                 if int(filesystem.call_s3("head_object", **_without_id(self._object))["ContentLength"]) != self.size:
                     raise
             filesystem.invalidate_cache(path)
@@ -374,8 +374,8 @@ class Part:
     """A part of an upload.
 
     Attributes:
-        ranges: its content; bytes stand for themselves.
-        is_copied: the store copies it; it is a single range then.
+        ranges: its content, as ranges of files or as bytes.
+        is_copied: the store copies it; then it is a single range of a file.
     """
 
     ranges: tuple[FileRange | bytes, ...]

@@ -101,7 +101,7 @@ class StateChangeOperation(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MetadataChange:
-    """Assigns a state id from here on.
+    """Change that gives a state its id in the changes that follow.
 
     Attributes:
         version: of the meta info, 6 or 7.
@@ -138,8 +138,8 @@ def read_metadata_change(
 ) -> MetadataChange:
     """Read a change of key group -1.
 
-    Where a serializer has no reader and the end of its snapshot cannot be proven, the state has a stand-in for what
-    comes after it, and neither TTL nor default value is known. Such a change cannot be written.
+    Where a serializer has no reader and the end of its snapshot cannot be proven, placeholders replace the serializers
+    from there on, and neither TTL nor default value is known. Such a change cannot be written again.
 
     Args:
         change: all bytes of the change.
@@ -179,7 +179,7 @@ def _read_metadata_change(reader: Reader) -> MetadataChange:
             end, reader.position = reader.position, start
             ttl_config = reader.take(end - start)
         if reader.bool():
-            # Its length is what the later fields leave of the rest.
+            # The default value has no length: it ends where the fixed-size fields at the end begin.
             default_value = reader.take(reader.remaining - _TAIL)
     state_id = reader.u16()
     if (code := reader.u8()) != _TYPE_CODES.get(info.backend_type):
@@ -230,7 +230,7 @@ def is_compressed(flag: bytes, name: str) -> bool:
     """Return whether the first byte of a stream of change sets marks compression.
 
     Raises:
-        FormatError: there is none, or it says neither.
+        FormatError: the byte is missing or has another value.
     """
     if flag not in (bytes((_PLAIN,)), bytes((_COMPRESSED,))):
         raise FormatError(
@@ -291,7 +291,7 @@ class ChangeFiles:
 
 @dataclass(frozen=True, eq=False)
 class ChangeData:
-    """The data of a stream.
+    """Uncompressed change sets of a stream, without the compression flag in its first byte.
 
     Attributes:
         stream: the stream.
@@ -335,9 +335,9 @@ class Lookahead:
     """Reads data mostly forward, some of it ahead, so that positions near each other take one read.
 
     Args:
-        read: gives bytes from a position up to another one.
-        size: how many there are.
-        ahead: bytes that are read at once at least.
+        read: returns the bytes from a start up to an end position.
+        size: total number of bytes.
+        ahead: smallest number of bytes per read.
     """
 
     def __init__(self, read: Callable[[int, int], Bytes], size: int, ahead: int = AHEAD) -> None:
@@ -356,7 +356,7 @@ class Lookahead:
         return self._held[start - self._start : max(start, stop) - self._start]
 
     def take_held(self, start: int) -> Bytes:
-        """u8, all bytes from `start` on that need no further read; at least one unless the data ends there."""
+        """u8, the buffered bytes from `start` on; reads if there are none, so that only the end gives no bytes."""
         self.take(start, 1)
         return self._held[start - self._start :]
 
@@ -403,7 +403,7 @@ def read_groups(ahead: Lookahead, data: ChangeData, offset: int) -> Iterator[Pos
         offset: position of the change set.
 
     Yields:
-        i64[g, 5]: entries, with the columns `GROUP` to `COUNT`; the change set is left 0.
+        i64[g, 5]: groups, with the columns `GROUP` to `COUNT`; the column `SET` is left 0, for the caller to fill.
 
     Raises:
         FormatError: the bytes are not a change set.
@@ -584,11 +584,11 @@ class ChangeSet:
 
 @dataclass(frozen=True)
 class StatedSize:
-    """Bytes of changes that a handle states for its change sets.
+    """Size that a handle declares for its change sets, to be compared with the sets.
 
     Attributes:
-        sets: numbers of its change sets.
-        size: as stated.
+        sets: indexes of its change sets in the log.
+        size: the declared size.
         stored: bytes of its streams.
     """
 
@@ -632,12 +632,12 @@ class Changes:
 class ChangeLog:
     """Change sets in the order of replay.
 
-    What was looked up of the streams stays with the log, and does not go to other processes.
+    Positions of changes are found once and cached; the cache is not sent to other processes.
 
     Attributes:
         sets: the change sets.
-        size: bytes of changes, about.
-        stated: sizes that handles state, to be compared when the change sets are read.
+        size: approximate bytes of changes.
+        stated: sizes that handles declare, compared with the change sets when these are read.
         files: reads the streams; logs of one snapshot share it.
     """
 
@@ -742,7 +742,7 @@ class ChangeLog:
         """i64[g, 5], ascending by key group, then by change set: see `GROUP` to `COUNT`."""
         found = [np.zeros((0, COUNT + 1), np.int64)]
         sizes = [0] * len(self.sets)
-        # A handle that a change of parallelism has cut states no size, and leaves out the rest of its sets.
+        # Only a handle that was not cut by a change of parallelism declares a size; its sets hold no other key groups.
         whole = {number for each in self.stated for number in each.sets}
         for data, numbers in self._streams:
             ahead = Lookahead(data.read, data.size)
@@ -805,7 +805,7 @@ def open_change_log(
     size = 0
     for handle in handles:
         if isinstance(handle, InMemoryChangelogStateHandle):
-            # One change set in one stream, so that there is one form only.
+            # Written as a stream with one change set, so that inlined changes and files are read in the same way.
             data, _ = write_change_stream([handle.changes])
             stream = StateStream(f"in-memory changes {handle.state_handle_id}", len(data), data=data)
             sets.append(ChangeSet(stream, 0, handle.key_groups.intersect(key_groups)))
@@ -902,14 +902,14 @@ def check_changelog_handle(handle: ChangelogStateBackendHandle, file: str) -> No
 def find_missing_changes(handle: ChangelogStateBackendHandle) -> Iterator[str]:
     """Yield what contradicts itself in a handle and in the handles of its changes; no change is read."""
     found = [problem for change in handle.non_materialized for problem in _find_own(change)]
-    # A base without key groups of the handle would not be in it (`IncrementalRemoteKeyedStateHandle.getIntersection`).
+    # Flink drops a base that has no key group of the handle (`IncrementalRemoteKeyedStateHandle.getIntersection`).
     found += [
         f"the materialized state of key groups {base.key_groups.start}-{base.key_groups.end} is in a changelog "
         f"handle of key groups {handle.key_groups.start}-{handle.key_groups.end}"
         for base in handle.materialized
         if handle.key_groups.number and not base.key_groups.intersect(handle.key_groups).number
     ]
-    # A change that is missing in its handle shows in the size of all, too.
+    # A missing change also makes the persisted size wrong, so the size is compared only where nothing else was found.
     yield from found or _compare_persisted_size(handle)
 
 
@@ -938,8 +938,8 @@ def _find_own(change: KeyedStateHandle) -> Iterator[str]:
 def _compare_sequence_numbers(change: InMemoryChangelogStateHandle) -> Iterator[str]:
     """Compare the number of changes with the sequence numbers.
 
-    Each change has a number of its own, and an intersection is the whole handle
-    (`InMemoryChangelogStateHandle.getIntersection`).
+    Each change has its own number. A change of parallelism does not remove changes from the handle: an intersection
+    is the whole handle (`InMemoryChangelogStateHandle.getIntersection`).
     """
     expected = change.end - change.start
     if len(change.changes) != expected:
@@ -950,7 +950,7 @@ def _compare_sequence_numbers(change: InMemoryChangelogStateHandle) -> Iterator[
 
 
 def _compare_sizes(change: ChangelogStateHandleStream) -> Iterator[str]:
-    """Compare the sizes of a handle with each other; an intersection has none (`getIntersection`)."""
+    """Compare the sizes in a handle; they are 0 after a change of parallelism has cut it (`getIntersection`)."""
     if change.size and not change.streams:
         yield f"a changelog handle of {change.size:,} bytes names no set of changes"
     elif 0 < change.size < change.persisted_size:
@@ -965,7 +965,7 @@ def _belongs(key_group: int, change: InMemoryChangelogStateHandle) -> bool:
 
 
 def _compare_order(change: ChangelogStateHandleStream) -> Iterator[str]:
-    """Compare the order of change sets in one file with that of their replay: both are that of their numbers."""
+    """Check that the change sets in one file are replayed by ascending offset: both follow sequence numbers."""
     last: dict[StreamStateHandle, int] = {}
     for each in change.streams:
         if last.get(each.handle, -1) >= each.offset:
@@ -975,10 +975,10 @@ def _compare_order(change: ChangelogStateHandleStream) -> Iterator[str]:
 
 
 def _compare_persisted_size(handle: ChangelogStateBackendHandle) -> Iterator[str]:
-    """Compare the bytes that the checkpoint added with those of its own changes, which come last.
+    """Compare `persisted_size` with the size of the changes that this checkpoint added, which are the last ones.
 
-    Checkpoints of the DataStream functions of this package add either changes or a base. The size means this since
-    Flink 1.16, which writes the checkpoint id too.
+    Checkpoints of the DataStream functions of this package add either changes or a base. Before Flink 1.16, when
+    handles had no checkpoint id, `persisted_size` had another meaning.
     """
     if handle.checkpoint_id is None or handle.persisted_size <= 0:
         return

@@ -122,15 +122,15 @@ _SAMPLE_OF_STATE = 100
 _SCALAR_ROWS = 1000
 """So many payloads of a state are parsed where only the scalar codec can do it."""
 
-# Chances that a wrong type passes by its hash alone, as a power of two, below which the hash counts as proof.
+# Hashes prove a type where a wrong type would pass by chance with a probability of at most 2**-20.
 _PROOF_BITS = 20
-# For tuples it must hold over all that are tried.
+# Many tuples are tried: the same bound has to hold for all of them together.
 _TUPLE_PROOF_BITS = _PROOF_BITS + sum(len(_TUPLE_FIELDS) ** size for size in _TUPLE_SIZES).bit_length()
 
 
 @dataclass(frozen=True)
 class FoundKeySerializer:
-    """A key serializer and what speaks for it.
+    """A key serializer and the evidence for it.
 
     Attributes:
         serializer: the serializer.
@@ -185,11 +185,11 @@ class _MapEntry:
 
 
 def find_key_serializer(files: Sequence[ChangelogFile], candidates: Iterable[Serializer] = ()) -> FoundKeySerializer:
-    """The serializer of the keys of an operator, none of whose subtasks need have materialized anything.
+    """Find the key serializer of an operator, even if no subtask has materialized state.
 
-    A subtask that has materialized state says it, and so do timers; what they say is tried all the same. Else the
-    candidates and the basic types are tried, then, unless one is proven by its hashes, tuples of basic types, which
-    count only with such a proof; one must be left.
+    Materialized state and timers name the serializer; it is checked against the changes nevertheless. Where nothing
+    names it, the candidates and the basic types are tried. Unless hashes prove one of these, tuples of basic types are
+    tried too, and accepted only if hashes prove them. All types that remain must find the same keys in the changes.
 
     Args:
         files: the subtasks of the operator.
@@ -210,7 +210,7 @@ def find_key_serializer(files: Sequence[ChangelogFile], candidates: Iterable[Ser
                 if (trial := _try(_read_entries(files), serializer, origin)) is not None:
                     trials.append(trial)
         if trials or tier:
-            # Subtasks and timers decide alone, whether the candidate fits or not.
+            # Where state or timers name a serializer, no other is tried, even if it does not fit.
             break
     proven = [trial for trial in trials if trial.is_proven(max_parallelism)]
     if not known and not proven:
@@ -237,7 +237,7 @@ def find_key_serializer(files: Sequence[ChangelogFile], candidates: Iterable[Ser
 
 
 def find_written_serializers(files: Sequence[ChangelogFile]) -> list[tuple[Serializer, str]]:
-    """Key serializers that materialized state and timers of an operator name, and where; candidates for others too."""
+    """Key serializers that materialized state and timers of an operator name, each with its origin."""
     known = [(file.key_serializer, "key serializer of the materialized state") for file in files if file.key_serializer]
     for file in files:
         for info in file.states:
@@ -300,7 +300,7 @@ def _try(entries: Iterable[_MapEntry], serializer: Serializer, origin: str) -> _
                 continue
             _try_state(trial, ChangedState(entry.info.name, layout, entry.file.name), entry.changes, context)
         except (FormatError, UsageError, UnsupportedError, ValueRangeError):
-            # It is not this type: the bytes do not fit, or values of it are no keys, or none that can be read.
+            # The candidate is wrong: the bytes do not fit it, or values of this type cannot be keys or cannot be read.
             return None
     return trial
 
@@ -320,7 +320,7 @@ def _try_state(trial: _Trial, state: ChangedState, changes: Changes, context: Re
 
 
 def _measure_changes(state: ChangedState, changes: Changes, operation: int) -> pa.Array:
-    """The spans of the keys; every change must be consumed completely."""
+    """The spans of the keys; where the payload can be parsed, it has to end with the change."""
     payload = _payload(state, StateChangeOperation(operation))
     starts = changes.starts + HEAD
     if payload is None:
@@ -427,14 +427,15 @@ class ChangelogFile(KeyedFormat):
 
     Attributes:
         bases: the materialized state; nothing before the first materialization.
-        log: the changes since.
-        states: the states of the bases, then those that the log adds; the last description of each.
+        log: the changes since the materialization.
+        states: the states of the bases, then those that the log adds; each with its last meta info.
         key_serializer: of the bases, or as the caller says; None when it is not known (see `key_serializers`).
         key_groups: range of the handle.
-        context: of the operator; in that of the bases records are never by block, since changes are of single ones.
+        context: of the operator. The context of the bases has `by_block` unset, since changes apply to single records.
         name: of the handle, for errors.
         ids: per change set of the log, the state (position in `states`) of each state id.
-        earlier: (position, key serializer or None, description) where a base or an earlier change says it otherwise.
+        earlier: (index in `states`, key serializer or None, meta info) of bases and earlier changes that differ from
+            the last meta info of the state or from `key_serializer`.
     """
 
     bases: tuple[KeyedFile, ...]
@@ -517,7 +518,7 @@ class ChangelogFile(KeyedFormat):
         wanted = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         changed = self.log.size * len(wanted) // max(1, len(self.key_groups))
         count = sum(1 for base in self.bases for _ in base.split(size, wanted))
-        # The remainder of the changes goes with the parts of the bases, which are not full either.
+        # Rounded down: the splits of the bases are not full and take the rest of the changes.
         count = count + changed // size if count else -(-changed // size)
         count = min(count, len(wanted))
         for number in range(count):
@@ -525,7 +526,7 @@ class ChangelogFile(KeyedFormat):
             yield replace(self, key_groups=KeyGroupRange(wanted.start + start, end - start))
 
     def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest:
-        """Digest the changes, and the bytes of the bases, or their records where `KeyedFile.needs_layouts` is false."""
+        """Digest the changes and the bytes of the bases; of bases without such a digest, the records."""
         total = digest_changes(self.log, key_groups)
         for base in self.bases:
             held = base.key_groups.intersect(key_groups)
@@ -631,7 +632,7 @@ class ChangelogFile(KeyedFormat):
             yield key_group, [(ours[theirs], records) for theirs, records in runs if theirs in ours]
 
     def _check_descriptions(self, state_ids: Sequence[int]) -> None:
-        """Make sure that base and log write the bytes of a state alike: one description must do for all records."""
+        """Make sure that base and log write a state with the same layouts: one meta info describes all records."""
         header = self.header
         for position, key_serializer, info in self.earlier:
             if position not in state_ids:
@@ -653,15 +654,15 @@ class ChangelogFile(KeyedFormat):
 def find_bases(handle: ChangelogStateBackendHandle) -> tuple[KeyedStateHandle, ...]:
     """The materialized handles of a handle, each once.
 
-    After a change of parallelism a subtask has those of all subtasks that its key groups come from, one after the other
-    (`ChangelogKeyedStateBackend.completeRestore`). Handles of RocksDB files are passed on whole
-    (`IncrementalRemoteKeyedStateHandle.getIntersection`), so that one of a former subtask comes back more than once.
+    After a change of parallelism a subtask has the materialized handles of all former subtasks that held its key groups
+    (`ChangelogKeyedStateBackend.completeRestore`). Handles of RocksDB files are not cut by key group
+    (`IncrementalRemoteKeyedStateHandle.getIntersection`), so that the handle of a former subtask may occur repeatedly.
     """
     found: dict[KeyedStateHandle, KeyedStateHandle] = {}
     for base in handle.materialized:
         files = base
         if isinstance(base, IncrementalRemoteKeyedStateHandle):
-            # Number and size are of the checkpoint that names the files (`rebound`).
+            # These fields differ between checkpoints that name the same files (`rebound`).
             files = replace(base, checkpoint_id=0, persisted_size=None, state_handle_id=None)
         found.setdefault(files, base)
     return tuple(found.values())
@@ -734,8 +735,9 @@ def open_changelog(
 def _require_disjoint(bases: Sequence[KeyedFile], key_groups: KeyGroupRange, name: str) -> None:
     """Make sure that each key group is in one base only.
 
-    Flink writes such bases over each other, in an order that depends on its release and on the new parallelism; what
-    was removed between them comes back (`RocksDBIncrementalRestoreOperation`). That is no state to read.
+    Flink writes overlapping bases over each other, in an order that depends on its release and on the new parallelism;
+    records that were removed between the two materializations reappear (`RocksDBIncrementalRestoreOperation`). Such a
+    result is not the state of the job.
     """
     ranges = sorted((base.key_groups.intersect(key_groups) for base in bases), key=lambda each: each.start)
     for one, other in pairwise(each for each in ranges if len(each)):

@@ -92,7 +92,7 @@ class ChangedState:
 
     @property
     def bare(self) -> tuple[tuple[str, lay.Layout], ...]:
-        """The parts of a key without the lengths that ambiguous ones have in records."""
+        """Layouts of the fields of the key, without the lengths that records store for ambiguous keys."""
         return tuple(
             (name, each.inner if isinstance(each, lay.MeasuredKey) else each) for name, each in self.layout.key.fields
         )
@@ -164,7 +164,7 @@ def operations_of(changes: Changes) -> npt.NDArray[np.uint8]:
 
 
 def state_ids_of(changes: Changes) -> npt.NDArray[np.int64]:
-    """i64[n], the state id of each change, as its own log numbers states."""
+    """i64[n], the state id of each change; ids are those of the change set, not of the file."""
     return changes.data[changes.starts + 1].astype(np.int64) << 8 | changes.data[changes.starts + 2]
 
 
@@ -172,8 +172,8 @@ def check_operations(changes: Changes, state_type: StateKind) -> None:
     """Make sure that a state has only operations that belong to it.
 
     Raises:
-        UnsupportedError: timers were polled in the way of Flink 1.14, which does not say which one.
-        FormatError: another operation, or a type that no state has.
+        UnsupportedError: a timer was polled, and the log does not say which one (Flink 1.14).
+        FormatError: an operation does not belong to the state type, or changes of this type are not known.
     """
     known = _VALUE_OPERATIONS.get(state_type)
     if known is None:
@@ -218,7 +218,7 @@ def compose(key: bytes, namespace: bytes, *, ambiguous: bool) -> bytes:
 def require_ends(state: ChangedState, changes: Changes, starts: npt.NDArray[np.int64]) -> None:
     """Make sure that the ends of values in lists or maps of logged changes can be found.
 
-    A list of a single element of unknown type ends with its change.
+    A single value of unknown type needs no reader: it ends where its change ends.
 
     Args:
         state: the state.
@@ -226,7 +226,7 @@ def require_ends(state: ChangedState, changes: Changes, starts: npt.NDArray[np.i
         starts: offset of each count.
 
     Raises:
-        UnsupportedError: they cannot, as nothing reads the values.
+        UnsupportedError: a change holds several values, and nothing reads them.
     """
     if state.unknown is None:
         return
@@ -240,7 +240,7 @@ def require_ends(state: ChangedState, changes: Changes, starts: npt.NDArray[np.i
 
 
 def measure(layout: lay.Layout, changes: Changes, start: npt.NDArray[np.int64] | int, state: ChangedState) -> pa.Array:
-    """Measure what every change holds from `start` on: `HEAD` after its first byte, or positions."""
+    """Measure every change from `start` on: an offset in all changes, or for each change a position in the data."""
     starts = changes.starts + start if isinstance(start, int) else start
     return Measure(layout).spans(changes.data, starts, changes.ends, offset=0, name=state.file)
 
@@ -311,7 +311,7 @@ def replay_in_order(
     """Replay the changes of a list, reducing or aggregating state (see `replay.replay`).
 
     Returns:
-        (the records before that have no changes, the records of the others).
+        (the records of `base` without changes, the records of the changed keys).
 
     Raises:
         UnsupportedError: two values are merged, and the result is not overwritten later.
@@ -325,7 +325,7 @@ def replay_in_order(
     is_list = state.layout.state_type == StateKind.LIST
     held: dict[bytes, object] = {}
     for key, value in _lookup(base, touched):
-        # Heap state may hold an empty list: no element, not an empty one.
+        # A list without bytes is an empty list, which heap state may hold; it is not a list of one empty element.
         held[key] = ([value] if value else []) if is_list else value
     groups: dict[bytes, int] = {}
     lists = _find_lists(state, changes, starts) if is_list else {}
@@ -369,7 +369,7 @@ def _merge(held: dict[bytes, object], target: bytes, sources: Iterable[bytes], *
             assert isinstance(value, list)
             _append(held, target, value)
         else:
-            # Two values become one by a function of the user's. Mostly the target is set right after.
+            # Only the user's function can merge two values. Mostly a later change sets the target: no error yet.
             held[target] = _UNKNOWN if target in held else value
 
 
@@ -501,7 +501,7 @@ def _replay_timers(
     starts, ends = (np.concatenate(each) for each in zip(*spans, strict=True))
     rows = np.concatenate(order)
     elements = take_bytes(changes.data, starts, ends)
-    # Removed ones are in front; in the order of the log again.
+    # Removed elements come first so far: restore the order of the log.
     in_order = pa.array(np.argsort(rows, kind="stable"))
     is_added = pa.array(np.arange(len(rows)) >= len(order[0]))
     values = pc.if_else(is_added, pa.scalar(b""), pa.scalar(None, pa.binary()))

@@ -57,9 +57,9 @@ class HashScheme:
     """A way to join the hashes of fields.
 
     Attributes:
-        pattern: its name in expressions; an operator or `_ALONE` for those without.
-        mode: as the kernel does it.
-        start: of a chain.
+        pattern: name of its pattern in expressions; an operator or `_ALONE` where there is no pattern.
+        mode: the computation in the kernel, `CHAIN` to `SCALA_NAMED`.
+        start: first code of a chain.
         multiplier: of a chain.
         common: whether it is likely enough to be tried for several classes at once.
     """
@@ -161,9 +161,10 @@ class Orders:
 
 
 def list_orders(fields: int, most: int = MOST_ORDERS) -> Orders:
-    """Orders of `fields` fields; with more than 8 not all of them.
+    """List the orders in which a hash may combine a number of fields; not all of them where there are too many.
 
-    Then: all orders of small subsets, and of all subsets (up to 14 fields) the order of the snapshot and its reverse.
+    Then the result has all orders of small subsets, and of the other subsets only the order of the snapshot and its
+    reverse; with more than 14 fields only of the subsets that leave out at most one field.
 
     Args:
         fields: how many there are.
@@ -269,7 +270,7 @@ def list_trials(
 def _list_variants(
     node: tree.Serializer, names: list[str], scheme: HashScheme, occurrences: Sequence[pa.Array]
 ) -> Iterator[tuple[How | None, ...]]:
-    """The hash chosen for each field; None is that of the scheme."""
+    """Yield the hash of each field; None stands for the default hash of the scheme."""
     choices: list[tuple[How | None, ...]] = []
     nodes = field_nodes(node)
     booleans = sum(_kind(nodes[name]) == BasicKind.BOOLEAN for name in names)
@@ -339,10 +340,10 @@ def screen(
         key_groups: i32[keys], as recorded.
         max_parallelism: number of key groups.
         prefix_class: name of the class, which some schemes mix in.
-        misses: so many keys may lie elsewhere.
+        misses: number of keys that may be in another key group than the hash gives.
 
     Returns:
-        (order, keys that lie elsewhere) of each; at most 4096.
+        (order, number of keys in another key group than the hash gives) of each order found; at most 4096.
     """
     found = np.empty((4096, 2), np.int64)
     count = screen_orders(
@@ -445,7 +446,7 @@ def screen_orders(  # type: ignore[no-untyped-def]
         scales: i32[occurrences, keys].
         key_groups: i32[keys].
         max_parallelism: number of key groups.
-        misses: so many keys may lie elsewhere.
+        misses: number of keys that may be in another key group than the hash gives.
         found: i64[k, 2], filled with order and misses.
 
     Returns:

@@ -130,7 +130,7 @@ def field_names(schema: AvroSchema) -> list[str]:
 
 
 def hash_generic_record(node: tree.Avro, array: pa.Array) -> HashCodes:
-    """`hashCode` of records where every release agrees on it; what null gives does not matter.
+    """`hashCode` of records where every release of Avro computes the same; results for null are ignored.
 
     Raises:
         UnsupportedError: releases differ, or the class is the user's.
@@ -162,7 +162,7 @@ def hash_records(node: tree.Avro, array: pa.Array, physical_type: str) -> HashCo
 
 
 def hash_field(node: tree.Avro, name: str, array: pa.Array) -> HashCodes:
-    """`hashCode` of a field of a class whose strings are Java's; what null gives does not matter.
+    """`hashCode` of a field of a class whose strings are `java.lang.String`; results for null are ignored.
 
     Raises:
         UsageError: the hash of the field is not the same in every JVM.
@@ -187,13 +187,13 @@ class _State:
         self.counter = np.full(rows, _COUNTER, np.int32)
 
     def step(self, active: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Count a field or an element of the active rows; those that go on."""
+        """Count a field or an element of the active rows, and return the rows that may hash more of them."""
         self.counter[active] -= 1
         return active & (self.counter > 0)
 
 
 class _Records:
-    """Walks a schema beside an Arrow array."""
+    """Hashes the values of an Arrow array by their Avro schema."""
 
     def __init__(
         self, schema: AvroSchema, bounded: bool, start: int, specific: bool, java_strings: bool = False
@@ -513,7 +513,7 @@ _MAX_DEPTH = 40
 
 
 class JavaOperator(StrEnum):
-    """Operator of Java between two `int`s, or before one."""
+    """Binary or unary operator of Java on `int`."""
 
     ADD = "+"
     SUBTRACT = "-"

@@ -69,7 +69,7 @@ class ClassFinding:
     Attributes:
         class_name: the class.
         expression: its `hashCode`; None when it is not proven.
-        codes: distinct hash codes of its objects that lie where the expression says.
+        codes: number of distinct hash codes of its objects in the keys tried.
     """
 
     class_name: str
@@ -85,11 +85,11 @@ class HashFinding:
         key: the type of the keys, for people.
         classes: user classes in the key whose hash had to be found; none when the hash of the key is known.
         keys: distinct keys that were tried.
-        matched: how many of them lie where the hash says; 0 when there is none.
+        matched: keys in the key group that the hash gives; 0 when no hash was found.
         max_parallelism: number of key groups.
         candidates: how many hashes were tried.
-        alternatives: others that give the same code for every key tried.
-        near: those that came nearest when none fits, and their share of keys.
+        alternatives: other hashes that give the same code for every key tried.
+        near: where no hash fits, the best ones, with the share of keys in the key group that the hash gives.
         complete: whether all orders of the fields were tried.
         reason: why nothing is proven; empty when it is.
     """
@@ -279,7 +279,7 @@ class _Search:
         self.unknown = find_unknown_classes(serializer, known)
         self.candidates = 1
         self.complete = True
-        # So few that not even one candidate would be proven: candidates are counted, to tell how many it takes.
+        # Too few keys to prove even one candidate: candidates are only counted, to report how many keys are needed.
         self.hopeless = self._needs_more(len(keys))
         # Spread over the keys, so that those of one key group do not come alone.
         chosen = np.random.default_rng(0).permutation(len(keys))[:_SCREENED]
@@ -336,7 +336,7 @@ class _Search:
         return self._judge(*confirmed.values())
 
     def _confirm(self, fits: Iterable[_Fit], near: dict[str, float]) -> dict[bytes, list[dict[str, HashExpression]]]:
-        """The candidates that give the key groups of all keys, by the codes that they give."""
+        """Return the candidates that give the key groups of all keys, grouped by the hash codes of the keys."""
         confirmed: dict[bytes, list[dict[str, HashExpression]]] = {}
         tried: set[str] = set()
         for fit in islice(fits, _MOST_FITS):
@@ -420,7 +420,7 @@ class _Search:
             yield from self._try_class(target, dict(zip(others, chosen, strict=True)), misses, COMMON_SCHEMES)
 
     def _list_likely(self, name: str) -> Iterator[HashExpression]:
-        """Candidates of a class beside the one that is searched, the likely first."""
+        """Yield candidates for another class than the one with the full search, likely ones first."""
         node = self.unknown[name]
         if isinstance(node, tree.Avro):
             yield from map(parse_hash_expression, PHYSICAL_TYPES)
@@ -495,7 +495,7 @@ class _Search:
             return
         objects, offset, scales = self._probe(target, others)
         if not objects:
-            # The classes around it leave it out.
+            # The hashes of the enclosing classes ignore this class.
             self.candidates += 1
             missed = int((assign_key_groups(offset, self.max_parallelism) != self.few_groups).sum())
             if missed <= misses:
@@ -505,7 +505,7 @@ class _Search:
         self.complete &= orders.complete or most_orders < MOST_ORDERS
         hasher = Hasher(expressions={**self.known, **others})
         if scales is None:
-            # The key does not take the code as it is: only likely candidates, one after the other.
+            # The hash of the key is not linear in the code, so that each candidate is slow: only likely ones are tried.
             self.complete = False
             orders = list_orders(len(names), 400)
             schemes = COMMON_SCHEMES
@@ -524,7 +524,7 @@ class _Search:
     def _try_together(
         self, target: str, others: dict[str, HashExpression], misses: int, trial: Trial, orders: Orders
     ) -> Iterator[_Fit]:
-        """Orders of one trial where keys are no sums of the codes: every key once for every order."""
+        """Try the orders of one trial where key hashes are not linear in the codes: hash every key once per order."""
         self.candidates += len(orders)
         rows = len(self.few)
         if self.hopeless or not len(orders):
@@ -560,7 +560,7 @@ class _Search:
 
 
 def _visit(node: tree.Serializer, hasher: Hasher, array: pa.StructArray) -> HashCodes:
-    """0 for each object of a class that is not known, after the classes of its fields have been asked."""
+    """Return 0 for each object of an unknown class, after hashing its fields so that classes inside are visited."""
     for name in field_nodes(node):
         try:
             hasher.field_codes(node, array, name, How.HASH)

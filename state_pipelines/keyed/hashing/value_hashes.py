@@ -188,8 +188,8 @@ class Hasher:
     """Walks a serializer tree beside an Arrow array.
 
     Attributes:
-        class_hashes: of user classes, by name; they come first.
-        expressions: of user classes, by name.
+        class_hashes: functions for user classes, by name; they precede `expressions`.
+        expressions: hashes of user classes, by name.
     """
 
     class_hashes: dict[str, ClassHash] = field(default_factory=dict)
@@ -559,7 +559,7 @@ class KeyHasher:
 def make_key_hasher(
     key_serializer: tree.Serializer, layouts: LayoutContext, expressions: Mapping[str, HashExpression] | None = None
 ) -> KeyHasher:
-    """A hasher of keys, after all has been checked that can be without keys.
+    """Make a hasher of keys, and check everything that can be checked without keys.
 
     Args:
         key_serializer: of the keys.
@@ -619,7 +619,7 @@ def find_key_group(
 
 
 def _is_open(serializer: tree.Serializer) -> TypeGuard[tree.Kryo]:
-    """Return whether the class that Kryo stores with each key decides about its hash, such as below `Object`."""
+    """Return whether the hash of a Kryo key depends on the class stored with it, as for the type `Object`."""
     return isinstance(serializer, tree.Kryo) and not is_hashed(serializer.type_class)
 
 
