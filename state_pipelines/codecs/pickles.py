@@ -270,8 +270,8 @@ class _Machine:
     def _check_keys(self, keys: list[Any], twins: dict[int, int]) -> None:
         """Refuse keys that take too long to hash or to find; `twins` counts the keys of each hash."""
         for key in keys:
-            # Nobody can provoke collisions here: Python salts hashes of text and bytes, and these integers are their
-            # own hashes.
+            # A pickle cannot provoke collisions here: Python salts hashes of text and bytes, and these integers are
+            # their own hashes.
             if isinstance(key, _TEXTS) or (isinstance(key, int) and -_UNIQUE_HASHES < key < _UNIQUE_HASHES):
                 continue
             self._keys.spend(_count_key(key))
