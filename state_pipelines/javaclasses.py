@@ -126,7 +126,7 @@ class JavaClass:
 
     Attributes:
         name: as `Class.getName` has it.
-        parent: super class with its type arguments; None of `java.lang.Object` and of interfaces.
+        parent: super class with its type arguments; None for `java.lang.Object` and interfaces.
         interfaces: names.
         parameters: type parameters.
         fields: in the order of the source.
@@ -160,12 +160,12 @@ class JavaClass:
 
     @property
     def is_enum(self) -> bool:
-        """Whether it is an enum (constants with bodies have classes of their own, which are not)."""
+        """Return whether the class is an enum; the class of an enum constant with a body is not."""
         return self.parent is not None and self.parent.name == ENUM_NAME
 
     @property
     def is_record(self) -> bool:
-        """Whether it is a record (`TypeExtractor.isRecord`)."""
+        """Return whether the class is a record (`TypeExtractor.isRecord`)."""
         return self.parent is not None and self.parent.name == RECORD_NAME and self.is_final
 
 
@@ -173,7 +173,7 @@ _PARENTS = {ClassKind.ENUM: ENUM_NAME, ClassKind.ABSTRACT_ENUM: ENUM_NAME, Class
 
 
 def declare(declaration: ClassDeclaration) -> JavaClass:
-    """The class of an entry of a field list: public, with public fields and a default constructor."""
+    """Make a class from an entry of a field list: public, with public fields and a default constructor."""
     kind = declaration.kind
     parent = _PARENTS.get(kind, OBJECT_NAME)
     return JavaClass(
@@ -186,7 +186,7 @@ def declare(declaration: ClassDeclaration) -> JavaClass:
         else (),
         constants=declaration.constants,
         is_final=kind in (ClassKind.FINAL, ClassKind.RECORD),
-        # Subclasses of collections have private fields and so are no POJOs.
+        # Subclasses of collections inherit private fields, so they are no POJOs; no interface is one either.
         is_interface=kind in (ClassKind.INTERFACE, *COLLECTION_KINDS),
     )
 
@@ -234,7 +234,13 @@ _PRIMITIVES = {
 
 @dataclass(frozen=True)
 class _Pool:
-    """The constant pool: texts by index, the names of class and string constants, methods and their names by index."""
+    """The constant pool of a class file, by index in the pool.
+
+    Attributes:
+        texts: UTF-8 constants.
+        references: class and string constants: tag, and index of the text.
+        pairs: methods: tag, and indexes of the class and of name and type; names and types: tag, and indexes of texts.
+    """
 
     texts: dict[int, str]
     references: dict[int, tuple[int, int]]
@@ -280,9 +286,9 @@ def parse_class(data: bytes, name: str | None = None) -> JavaClass:
 
 
 def read_super_classes(data: bytes, name: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the class of a class file with its super class, then with each of its interfaces.
+    """Yield pairs of names: the class with its super class, then the class with each of its interfaces.
 
-    Nothing for interfaces, modules and `java.lang.Object`.
+    Interfaces, modules and `java.lang.Object` yield nothing.
 
     Only constants and the header are read, since an index of a large jar needs thousands of classes.
 
@@ -299,7 +305,7 @@ def read_super_classes(data: bytes, name: str | None = None) -> Iterator[tuple[s
 
 @contextmanager
 def _open_class(data: bytes, name: str | None, smallest: int) -> Iterator[Reader]:
-    """Give a cursor after the magic number and the version of a class file, which has at least some bytes."""
+    """Open a cursor after the magic number and the version of a class file of at least `smallest` bytes."""
     reader = Reader(data, name)
     if reader.remaining < smallest or reader.i32() & 0xFFFFFFFF != _MAGIC:
         raise reader.error("not a class file", 0)
@@ -384,7 +390,7 @@ def _read_attributes(reader: Reader, pool: _Pool) -> dict[str, Reader]:
 
 
 def _find_nesting(attributes: dict[str, Reader], pool: _Pool, own: str, flags: int) -> tuple[int, Nesting]:
-    """Return the flags of the source, which a nested class has in a table, and how it is nested (see `JavaClass`)."""
+    """Return the flags of a class as in its source, and its nesting; `InnerClasses` has both for a nested class."""
     if "InnerClasses" not in attributes:
         return flags, Nesting.TOP_LEVEL
     table = attributes["InnerClasses"]
@@ -401,7 +407,7 @@ def _find_nesting(attributes: dict[str, Reader], pool: _Pool, own: str, flags: i
 
 def _has_annotation(attributes: dict[str, Reader], pool: _Pool, kind: str) -> bool:
     """Return whether the attributes hold an annotation of a kind that is visible at run time."""
-    # Values of annotations nest; a class that does not refer to the annotation cannot have it.
+    # Most classes do not have the annotation in their constant pool, and need no search through nested values.
     if "RuntimeVisibleAnnotations" not in attributes or kind not in pool.texts.values():
         return False
     whole = attributes["RuntimeVisibleAnnotations"]
@@ -431,7 +437,7 @@ def _skip_value(table: Reader, pool: _Pool) -> None:
 
 
 def _find_schema(pool: _Pool, own: str) -> str:
-    """Return the schema that the initializer of a class of Avro parses: a string constant (long ones are split)."""
+    """Return the schema of a class that Avro generated, a string constant; empty if it is split, as long ones are."""
     for text in pool.strings():
         if text.startswith("{"):
             try:
@@ -586,7 +592,7 @@ class ClassPathEntry(Protocol):
         """Return the class of a name, or None."""
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
-        """Each class with its super class, then with each of its interfaces, by name."""
+        """Yield pairs of names: each class with its super class, then the class with each of its interfaces."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -617,12 +623,12 @@ class ClassPath:
 
     @property
     def has_class_files(self) -> bool:
-        """Whether the class path has jars, directories or class files, and not only field lists."""
+        """Return whether the class path has jars, directories or class files, and not only field lists."""
         return any(not isinstance(entry, _DeclaredClasses) for entry in self.entries)
 
     @cached_property
     def direct_subclasses(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the classes that extend a class directly, by the name of that; reads all class files once."""
+        """Names of direct subclasses, by the name of their super class; reads all class files once."""
         parents: dict[str, str] = {}
         for entry in self.entries:
             for name, parent in entry.super_classes():
@@ -637,8 +643,8 @@ def open_class_path(paths: Iterable[str | PathLike[str]], declared: FieldLists |
     """Return a class path of jars, directories, class files and field lists.
 
     Args:
-        paths: local paths or URLs. Field lists come before class files, in any order of the paths.
-        declared: a field list that comes first.
+        paths: local paths or URLs. Field lists override class files, whatever the order of the paths.
+        declared: a field list that overrides all paths.
 
     Raises:
         MissingFileError: a file does not exist.
@@ -698,7 +704,7 @@ class GivenClass:
         return self.content if self.content.name == name else None
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
-        """Yield the name of the class with that of its super class, if any, then with those of its interfaces."""
+        """Yield pairs of names: the class with its super class, if any, then the class with each of its interfaces."""
         if self.content.parent is not None:
             yield from ((self.content.name, above) for above in (self.content.parent.name, *self.content.interfaces))
 
@@ -788,7 +794,7 @@ def load_field_lists(paths: Iterable[str | PathLike[str]]) -> FieldLists:
     """Return the classes of jars, directories, class files and files of field lists.
 
     Args:
-        paths: local paths or URLs; field lists come before class files, in any order of the paths.
+        paths: local paths or URLs; field lists override class files, whatever the order of the paths.
 
     Raises:
         MissingFileError: a file does not exist.
@@ -841,7 +847,7 @@ class ClassDeclarations(Mapping[str, ClassDeclaration]):
 
 @dataclass(frozen=True, eq=False)
 class ClassFieldLists(FieldLists):
-    """Field lists over a class path; pickled as its paths."""
+    """Field lists made from a class path; pickled as the paths in it."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return _load_once, (self._declarations.opened.names,)

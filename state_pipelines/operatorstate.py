@@ -70,14 +70,14 @@ Spans = tuple[Offsets, Offsets]
 
 
 def join_offsets(states: Sequence[OperatorStateMetaInfo], name: str) -> dict[str, tuple[int, ...]]:
-    """Offsets that all handles over a stream name, by state.
+    """Join the element offsets of all handles over a stream, by state.
 
     Args:
-        states: of the handles.
+        states: the states of all handles.
         name: of the stream, for errors.
 
     Raises:
-        FormatError: elements of a list state are named twice, or a broadcast state at two offsets.
+        FormatError: two handles, or one twice, have elements of a list state, or a broadcast state has two offsets.
     """
     found: dict[str, tuple[int, ...]] = {}
     for state in states:
@@ -99,23 +99,23 @@ def order_offsets(
     bounds: tuple[int, int],
     name: str,
 ) -> dict[str, Offsets]:
-    """Check what handles say of a file, and return the offsets of each state that they name.
+    """Check the handles over a file, and return the offsets in them by state.
 
-    The states are in the order of the header, so that of two states at one position the first is empty.
+    The states are in the order of the header: if two of them begin at the same offset, the first one is empty.
 
     Args:
         handle: states of one handle.
-        shared: of all handles over the file, where it has several.
+        shared: states of all handles over the file, if there are several; else empty.
         header: of the file.
-        bounds: where the header ends, and the file.
+        bounds: end of the header, and end of the file.
         name: of the file.
 
     Raises:
-        FormatError: the file does not have a state, or as another kind; an offset is outside; elements are named twice;
-            bytes after the header belong to no element; or the handle leaves out a broadcast state.
+        FormatError: the file lacks a state, or has it with another mode; an offset is outside; two handles have the
+            same elements; bytes after the header belong to no element; or the handle lacks a broadcast state.
     """
     if shared and not header.broadcasts:
-        # Only copies of broadcast state are in the file of another subtask.
+        # A handle over the file of another subtask has a copy of broadcast state there, and nothing else.
         what = "two handles name this file, which has no broadcast state"
         raise FormatError(what, where=Where(file=name), hint=EDITED_METADATA)
     for state in (*handle, *shared):
@@ -140,7 +140,7 @@ def order_offsets(
 
 
 def select_own(ordered: Mapping[str, Spans], handle: Sequence[OperatorStateMetaInfo]) -> dict[str, Spans]:
-    """Return the spans of the elements that one handle names, out of those of all handles over its file."""
+    """Select the spans of the elements of one handle from the spans of all handles over its file."""
     none = np.zeros(0, np.int64)
     named = {state.state_name: state.offsets for state in handle}
     return {state: span if named[state] else (none, none) for state, span in ordered.items() if state in named}
@@ -175,7 +175,7 @@ def check_inside(state: OperatorStateMetaInfo, start: int, end: int, name: str) 
 
 
 def bound_elements(offsets: Mapping[str, Offsets], size: int) -> dict[str, Spans]:
-    """Return the spans from each offset to the next one of any state, or to the end; so no two of them overlap."""
+    """Return the spans of elements: each ends at the next offset of any state, or at `size`, so that none overlap."""
     if not offsets:
         return {}
     starts = np.concatenate(list(offsets.values()))
@@ -194,7 +194,7 @@ VERSION = 6
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorHeader:
-    """The header.
+    """The header of a file of operator state.
 
     Attributes:
         version: 5 or 6.
@@ -212,7 +212,7 @@ class OperatorHeader:
 
     @cached_property
     def by_name(self) -> dict[str, StateMetaInfo]:
-        """The states by name, lists first; of two of one name the first."""
+        """The states by name, lists first; if two states have the same name, the first one."""
         found: dict[str, StateMetaInfo] = {}
         for info in (*self.lists, *self.broadcasts):
             found.setdefault(info.name, info)
@@ -229,7 +229,7 @@ def read_operator_header(reader: Reader) -> OperatorHeader:
 
     Raises:
         UnsupportedVersionError: version 1 to 4, written before 1.8, or a later one than 6.
-        UnknownSerializerError: a serializer has no reader; it names the state.
+        UnknownSerializerError: a serializer has no reader; the error names the state.
         FormatError: the bytes are not the header of operator state.
     """
     start = reader.position
@@ -266,7 +266,7 @@ def settle_operator_header(
     Args:
         data: begins with the header.
         name: of the file, for errors.
-        end: offset of the payload, of a compressed file that of its first chunk.
+        end: offset of the payload; in a compressed file, of its first chunk.
         states: distribution mode by name of all states, from `_metadata`.
         declared: snapshot classes that the user declares.
 
@@ -346,7 +346,7 @@ class OperatorStateFile:
         header: as read.
         data: u8; the file itself, or the decompressed stream.
         spans: per state that the handle names, i64[n] starts and ends in `data`, in the order of the handle.
-        chunks: of a compressed file, i64[m] where chunks begin in `data` and in the file; None of a plain file.
+        chunks: for a compressed file, i64[m] starts of its chunks in `data` and in the file; None for a plain file.
     """
 
     name: str
@@ -392,7 +392,7 @@ class OperatorStateFile:
         return int(framed[max(0, int(np.searchsorted(plain, position, "right")) - 1)])
 
     def refill(self, data: bytes, start: int) -> OperatorStateFile:
-        """Return the file after its bytes were read again.
+        """Return the file with `data` from bytes that were read again; the spans stay.
 
         Args:
             data: all bytes of the stream.
@@ -429,16 +429,16 @@ def read_operator_file(
         handle: its states and offsets are used.
         name: file or handle name, for errors.
         known: the header and its end, where they were read before.
-        shared: the states of all handles over the stream, where it has several; after a rescaling the copies of a
+        shared: the states of all handles over the stream, if there are several; after a rescaling the copies of a
             broadcast state may be in one file.
 
     Raises:
-        FormatError: the header is invalid, an offset is outside the payload or not at a chunk, the handle names a state
-            that the file does not have, or two handles the elements of one, or bytes belong to no element.
+        FormatError: the header is invalid, an offset is outside the payload or not at the start of a chunk, the file
+            lacks a state of the handle, two handles have the same elements, or bytes belong to no element.
         UnsupportedError, UnknownSerializerError: see `read_operator_header`.
     """
     if not data and not handle.states:
-        # The handle of file merging for a subtask without state.
+        # File merging makes such a handle for a subtask without state.
         return OperatorStateFile(name, OperatorHeader(), np.zeros(0, np.uint8), {})
     if known is None:
         reader = Reader(data, name)
@@ -501,8 +501,8 @@ def read_list_state(file: OperatorStateFile, info: StateMetaInfo, context: Layou
 
     Raises:
         UnsupportedError: an element cannot be decoded; `OperatorStateFile.elements` gives their bytes.
-        FormatError: the bytes do not fit the serializer, or elements do not use up their spans, so that the handle
-            leaves out others; names file, offset, state and field.
+        FormatError: the bytes do not fit the serializer, or bytes are left in a span after its element, because the
+            handle lacks elements; the error names file, offset, state and field.
     """
     return decode_list_state(file, info, context).array
 
@@ -537,7 +537,7 @@ def read_broadcast_state(
 
     Raises:
         UnsupportedError: keys or values have no Arrow type; `OperatorStateFile.broadcast` gives their bytes.
-        FormatError: the bytes do not fit the serializers; names file, offset, state and field.
+        FormatError: the bytes do not fit the serializers; the error names file, offset, state and field.
     """
     entries, _ = _decode_entries(file, info, context)
     return entries.field("key"), entries.field("value")
@@ -612,14 +612,14 @@ def read_raw_partitions(data: bytes, handle: OperatorStateHandle, name: str) -> 
 
 
 def write_raw_partitions(partitions: list[bytes]) -> tuple[bytes, tuple[OperatorStateMetaInfo, ...]]:
-    """Return the mirror of `read_raw_partitions`: (the bytes of the stream, the states for its handle)."""
+    """Write partitions for `read_raw_partitions`: (the bytes of the stream, the states for its handle)."""
     *offsets, _ = accumulate((len(partition) for partition in partitions), initial=0)
     state = OperatorStateMetaInfo(RAW_STATE, OperatorStateMode.SPLIT_DISTRIBUTE, tuple(offsets))
     return b"".join(partitions), (state,)
 
 
 def gather_elements(data: Bytes, starts: Offsets, ends: Offsets) -> Encoded:
-    """Return the elements from anywhere in `data`, one after the other, for `write_operator_file`."""
+    """Return the elements at any spans of `data` as consecutive bytes, for `write_operator_file`."""
     sizes = ends - starts
     stops = np.cumsum(sizes, dtype=np.int64)
     if len(starts) and np.array_equal(starts[1:], ends[:-1]):
@@ -630,7 +630,7 @@ def gather_elements(data: Bytes, starts: Offsets, ends: Offsets) -> Encoded:
 
 @contextmanager
 def _at_state(file: OperatorStateFile, state: str) -> Iterator[None]:
-    """Name file and state in errors, and turn their position in the data into one in the file."""
+    """Add file and state to errors, and turn an offset in `file.data` into an offset in the file."""
     try:
         with at(state=state):
             yield
@@ -641,7 +641,7 @@ def _at_state(file: OperatorStateFile, state: str) -> Iterator[None]:
 
 
 def _decompress(data: bytes, start: int, name: str) -> tuple[bytes, Spans]:
-    """Return the stream after the header, and where its chunks begin in it and in the file."""
+    """Return the decompressed payload, and the starts of its chunks in the payload and in the file."""
     if data[start : start + len(STREAM_ID)] != STREAM_ID:
         raise FormatError("no snappy framed stream follows the header", where=Where(file=name, offset=start))
     chunks, plain, framed = [], [], []
@@ -729,7 +729,7 @@ class UnreadOperatorState:
     def read(self) -> OperatorStateFile:
         """Read the whole state; errors as in `read_operator_file`."""
         data = self.kept.read_whole(self.stream)
-        # Where elements are is found once, since each of thousands of states reads the file again.
+        # Locate the elements only once: every state reads the file again, and there may be thousands of states.
         size, located = cast("tuple[int, OperatorStateFile | None]", self.__dict__.get("_located", (-1, None)))
         if located is not None and size == len(data):
             return located.refill(data, self.header_end)
@@ -738,7 +738,7 @@ class UnreadOperatorState:
         return file
 
     def check(self) -> None:
-        """Check what the handles say of the file without reading it further.
+        """Check the handles over the file by its header, without reading the elements.
 
         Raises:
             FormatError: as of `order_offsets`.
@@ -755,7 +755,7 @@ class UnreadOperatorState:
 
 @lru_cache(maxsize=64)
 def _parse_header(data: bytes, name: str | None = None) -> tuple[OperatorHeader, int]:
-    """Return the header at the beginning of `data`; where all elements follow it, subtasks mostly share its bytes."""
+    """Parse the header at the beginning of `data`; cached, because subtasks mostly have the same header."""
     reader = Reader(data, name)
     return read_operator_header(reader), reader.position
 
@@ -784,9 +784,9 @@ def open_operator_state(
     Args:
         stream: the stream of the handle.
         handle: locates the elements; the header ends before the first one.
-        kept: keeps streams of the snapshot; those that a first read would hold are read whole.
+        kept: keeps streams of the snapshot; streams of at most `first_read` bytes are read from it.
         first_read: bytes that are read at first.
-        header_end: bound of the header that the handles of other subtasks over this stream give; 0: none.
+        header_end: the header ends here or before, by the handles of other subtasks over this stream; 0: unknown.
         declared: snapshot classes that the user declares.
 
     Raises:
@@ -796,7 +796,7 @@ def open_operator_state(
     """
     kept = kept or KeptStreams()
     if not stream.size and not handle.states:
-        # The handle of file merging for a subtask without state.
+        # File merging makes such a handle for a subtask without state.
         return UnreadOperatorState(stream, handle, OperatorHeader(), 0, kept)
     # Invalid offsets are reported when elements are read.
     offsets = [offset for state in handle.states for offset in state.offsets if 0 < offset < stream.size]
@@ -816,6 +816,6 @@ def open_operator_state(
                     return UnreadOperatorState(
                         stream, handle, *_settle_header(data, stream.name, states, declared), kept
                     )
-                # Cached headers have no name; the error needs that of this file.
+                # Parse again with the name of this file, for the error; the cached call has no name.
                 return UnreadOperatorState(stream, handle, *_parse_header.__wrapped__(data, stream.name), kept)
         size = min(size * _GROWTH, end)

@@ -74,7 +74,7 @@ class StateLog:
     Args:
         info: the state.
         layout: of its records.
-        settings: which the log repeats.
+        settings: TTL and default value, which the log contains.
 
     Attributes:
         kind: of its entries.
@@ -87,7 +87,7 @@ class StateLog:
         self._is_queue = info.backend_type is BackendStateType.PRIORITY_QUEUE
         self._prefix = layout.prefix
         self._find_scope = _make_scope(layout)
-        # Per record key (of a cleared map: its head in a tuple) the changes that count, in the order of the first one.
+        # Changes that still count, by record key; a cleared map has its head, in a tuple, as the key.
         self._changes: dict[bytes | tuple[bytes], list[bytes]] = {}
         if self.kind is EntryKind.LIST:
             self._encode_element, self._decode_list = make_list_functions(layout.value)
@@ -97,7 +97,7 @@ class StateLog:
         return bool(self._changes)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Log a new value; of list state all elements, joined by `DELIMITER`; of timers a new timer."""
+        """Log the new content of a key: a value, all elements of a list (joined by `DELIMITER`), or a new timer."""
         if self._is_queue:
             self._set(key, StateChangeOperation.ADD_ELEMENT, _ONE + key[self._prefix :])
         elif self.kind is EntryKind.LIST:
@@ -113,17 +113,17 @@ class StateLog:
             self._set(key, StateChangeOperation.CLEAR, self._find_scope(key))
 
     def append(self, key: bytes, elements: bytes) -> None:
-        """Log elements that a list gets, joined by `DELIMITER`."""
+        """Log elements appended to a list, joined by `DELIMITER`."""
         change = self._find_scope(key) + self._count_elements(elements)
         self._changes.setdefault(key, []).append(bytes((StateChangeOperation.ADD,)) + change)
 
     def put_entry(self, head: bytes, map_key: bytes, value: bytes) -> None:
-        """Log the value of a map key; it begins with its null flag."""
+        """Log the new value of a map key; `value` begins with its null flag."""
         scope = self._find_scope(head)
         if value[:1] == _NO_NULL:
             self._replace(head + map_key, StateChangeOperation.ADD_OR_UPDATE_ELEMENT, scope + map_key + value[1:])
         else:
-            # Single values have no null flag; those of a whole map have.
+            # The change of a single entry has no null flag, so a null is logged as a map with this one entry.
             self._replace(head + map_key, StateChangeOperation.ADD, scope + _ONE + map_key + value)
 
     def delete_entry(self, head: bytes, map_key: bytes) -> None:
@@ -139,7 +139,7 @@ class StateLog:
         self._changes.clear()
 
     def make_changes(self, state_id: int) -> list[LoggedChange]:
-        """Return the changes in an order that gives the state, the description of the state in front."""
+        """Return the changes in the order in which a restore applies them; the description of the state is first."""
         described = write_metadata_change(
             MetadataChange(
                 info=self.info,
@@ -157,24 +157,24 @@ class StateLog:
         return found
 
     def _set(self, key: bytes, operation: StateChangeOperation, payload: bytes) -> None:
-        """Log a change after which older ones of the record key do not count."""
+        """Log a change that replaces all older changes of the record key."""
         self._changes[key] = [bytes((operation,)) + payload]
 
     def _replace(self, key: bytes | tuple[bytes], operation: StateChangeOperation, payload: bytes) -> None:
-        """Log a change at the end: between entries of a map and its clearing the order counts."""
+        """Log a change after all others: a map may be cleared before or after an entry is put, so the order counts."""
         self._changes.pop(key, None)
         self._changes[key] = [bytes((operation,)) + payload]
 
     def _count_elements(self, joined: bytes) -> bytes:
-        """The elements of a list as `ListSerializer` writes them."""
+        """Encode the elements of a list as `ListSerializer` does: their number, then the elements."""
         elements = self._decode_list(joined)
         return len(elements).to_bytes(4, "big") + b"".join(map(self._encode_element, elements))
 
 
 def _make_scope(layout: KeyedLayout) -> Callable[[bytes], bytes]:
-    """A function that gives key and namespace of a record key (of a map: of its head) as changes have them.
+    """Make a function that returns key and namespace of a record key (of a map: of its head), as changes have them.
 
-    Records store the lengths of key and namespace where both are of variable length; changes never do.
+    Record keys also store lengths where key and namespace are both of variable length; changes never do.
     """
     prefix = layout.prefix
     fields = dict(layout.key.fields)
@@ -199,7 +199,7 @@ class LoggedEntries:
     keys: Callable[[], Iterator[bytes]]
 
     def __init__(self, entries: Entries, log: StateLog) -> None:
-        # Nothing is called in between.
+        # Reads need no log: bind the methods of the other store, without a call in between.
         self.get, self.keys = entries.get, entries.keys
         self._entries, self._log = entries, log
 
@@ -247,18 +247,18 @@ class LoggedMaps:
 
 
 class ChangelogStore:
-    """Entries of another store, and the changes since the last snapshot.
+    """Entries of another store, and a log of their changes since the last snapshot.
 
     Args:
-        store: has the entries; closed with this one.
+        store: holds the entries; closed with this one.
 
     Attributes:
         store: the other store.
-        is_heap: as of the other store.
-        unlogged: number of times that entries changed otherwise than through logged entries, as by loading records or
-            by registering restored state again; only a new base has such changes.
-        without_log: names of the states whose changes are never logged: with TTL of unknown settings, which a log
-            would have to repeat, and those of Python functions, whose values nothing separates.
+        is_heap: as in the other store.
+        unlogged: number of changes that bypassed the log: records were loaded, a state was dropped, or it was
+            registered with another serializer. Only a new base contains such changes.
+        without_log: names of the states whose changes are never logged: states with TTL whose `StateTtlConfig` is
+            unknown, since a log contains it; and states of Python functions, whose elements have no delimiter.
     """
 
     def __init__(self, store: EntryStore) -> None:
@@ -284,12 +284,12 @@ class ChangelogStore:
                 self.unlogged += 1
 
     def note_restored(self, infos: Iterable[StateMetaInfo]) -> None:
-        """Note how the base describes its states: changes of a state that is registered otherwise do not fit it."""
+        """Note the states of the base: changes of a state with other serializers do not fit the base."""
         self._restored = {info.name: info for info in infos}
         self._described = set(self._restored)
 
     def take_changes(self) -> list[LoggedChange]:
-        """Return the changes since the last call, with the descriptions of new states, and forget them."""
+        """Return and forget the changes since the last call, with the descriptions of new states."""
         found: list[LoggedChange] = []
         for state_id, log in enumerate(self._logs.values()):
             if log or log.info.name not in self._described:
@@ -348,15 +348,15 @@ class ChangelogSettings:
 
 @dataclass(frozen=True)
 class _Kept:
-    """The state of a completed snapshot, on which the next one builds.
+    """The content of a snapshot, on which the next one builds once it is completed.
 
     Attributes:
         bases: handles of the base.
-        logs: handles of the changes since.
-        number: counts bases.
-        made: time of the base; None where it is not known.
-        changes: how many of the changes in memory it has.
-        unlogged: `ChangelogStore.unlogged` at its time, which its base has.
+        logs: handles of the changes since the base.
+        number: materialization id of the base.
+        made: time of the base; None if it is not known.
+        changes: number of the changes in memory (`ChangelogSnapshots._changes`) that the snapshot contains.
+        unlogged: `ChangelogStore.unlogged` when the base was written or restored.
     """
 
     bases: tuple[KeyedStateHandle, ...]
@@ -370,15 +370,16 @@ class _Kept:
 class ChangelogSnapshots:
     """Snapshots of one backend, each based on the last one that was completed.
 
-    The first one writes a base, so that a checkpoint always says which serializer its keys have; Flink's own says so
-    only after the first materialization.
+    Without `restored`, the first snapshot writes a base, so that every checkpoint contains the key serializer;
+    checkpoints of Flink contain it only after the first materialization.
 
     Args:
         backend: the live state, of a changelog store.
         store: of the backend.
-        restored: the handle that was restored as a whole, whose files later snapshots may name; None for none.
+        restored: the handle from which exactly this state was restored, so that later snapshots may reference its
+            files; None if there is none.
         settings: options.
-        now: the time.
+        now: returns the current time.
     """
 
     def __init__(
@@ -409,8 +410,8 @@ class ChangelogSnapshots:
     def write(self, checkpoint_id: int, directory: Location, shared: Location, *, full: bool = False) -> KeyedSnapshot:
         """Upload the changes since the last completed snapshot, or a new base.
 
-        A base is written where there is none, where it is older than the interval, where entries changed in a way that
-        no log has (restored records, migrated values), and where a state has TTL.
+        A base is written if there is none, if it is older than the interval, if changes bypassed the log (restored
+        records, migrated values), or if the changes of a state are never logged (`ChangelogStore.without_log`).
 
         Args:
             checkpoint_id: of the snapshot; ascending.
@@ -476,7 +477,7 @@ class ChangelogSnapshots:
         return interval is not None and (kept.made is None or self._now() - kept.made >= interval)
 
     def _write_base(self, checkpoint_id: int, shared: Location, *, full: bool) -> tuple[_Kept, int]:
-        """A base and its bytes."""
+        """Write a base; return it, and the number of bytes written."""
         self._number += 1
         if self._databases is not None:
             written = self._databases.write(checkpoint_id, shared, shared, full=full)
@@ -507,7 +508,7 @@ class ChangelogSnapshots:
 
 
 def is_continuable(handle: ChangelogStateBackendHandle) -> bool:
-    """Return whether later checkpoints can name the files of a handle: all of them by their URL."""
+    """Return whether later checkpoints can reference the files of a handle: it names all of them by their URL."""
     return all(isinstance(each, FileStateHandle) for each in list_keyed_streams(handle))
 
 
@@ -517,7 +518,7 @@ def _wrap(handle: KeyedStateHandle) -> CheckpointMetadata:
 
 
 def _name_by_url(handle: KeyedStateHandle, directory: Location) -> KeyedStateHandle:
-    """Name the files of a handle, which are in a directory, by their URL."""
+    """Replace the names of files in a handle, which are relative to a directory, by URLs."""
 
     def locate(stream: StreamStateHandle) -> StreamStateHandle:
         if not isinstance(stream, RelativeFileStateHandle):
@@ -531,7 +532,7 @@ def _name_by_url(handle: KeyedStateHandle, directory: Location) -> KeyedStateHan
 
 
 def _find_time(bases: tuple[KeyedStateHandle, ...]) -> datetime | None:
-    """Time at which the youngest file of the bases was written; None where the storage does not say."""
+    """The latest modification time among the first files of the bases; None if the storage has no times."""
     files = [stream for base in bases for stream in list_keyed_streams(base)[:1] if isinstance(stream, FileStateHandle)]
     times = [find_entry(resolve(file.path)).modified for file in files]
     return max((time for time in times if time is not None), default=None)

@@ -74,7 +74,7 @@ NO_SETTINGS = StateSettings()
 
 
 class EntryKind(Enum):
-    """Kinds of entries, by what is done to them."""
+    """Kinds of entries, by the operations that they support."""
 
     VALUE = "value"
     """One value: VALUE, REDUCING and AGGREGATING state; also timers, whose values are empty."""
@@ -137,22 +137,22 @@ class EntryStore(Protocol):
 
     @property
     def is_heap(self) -> bool:
-        """Whether Flink's heap backend keeps its state so; it says some things in other words."""
+        """Return whether Flink's heap backend has such a store; its rules and messages for new serializers differ."""
 
     def register(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
-        """Note what a state is, before its entries are opened."""
+        """Note serializers, layout and settings of a state, before its entries are opened."""
 
     def open_entries(self, name: str, kind: EntryKind) -> Entries:
-        """The entries of a state that is no map; loaded ones if there are any, else none yet."""
+        """Open the entries of a state other than map state: the loaded records, or none."""
 
     def open_map(self, name: str, measure_head: MeasureHead) -> MapEntries:
-        """The entries of a map state; loaded ones if there are any, else none yet."""
+        """Open the entries of a map state: the loaded records, or none."""
 
     def load(self, name: str, records: KeyedRecords) -> None:
-        """Add records of a state that is not open; they replace those of the same keys."""
+        """Add records to a state that is not open; they replace records with the same keys."""
 
     def records(self, name: str, key_groups: KeyGroupRange) -> Iterator[KeyedRecords]:
-        """Records of a state in batches, ascending by key group; nothing of an unknown state."""
+        """Records of a state in batches, ascending by key group; no batches for an unknown state."""
 
     def drop(self, name: str) -> None:
         """Remove a state and its entries."""
@@ -195,7 +195,7 @@ def split_records(records: KeyedRecords, prefix: int) -> Iterator[tuple[bytes, b
 
 
 def batch_key_groups(groups: Iterable[Sequence[tuple[bytes, bytes]]], prefix: int) -> Iterator[KeyedRecords]:
-    """Records of whole key groups, several small ones at a time.
+    """Batches of records of whole key groups; small key groups share a batch.
 
     Args:
         groups: entries of each key group, ascending.
@@ -212,14 +212,14 @@ def batch_key_groups(groups: Iterable[Sequence[tuple[bytes, bytes]]], prefix: in
 
 
 class HeapValues:
-    """Entries of one value each; also the loaded records of a state that is not open."""
+    """Entries of one value each."""
 
     get: Callable[[bytes], bytes | None]
     put: Callable[[bytes, bytes], None]
 
     def __init__(self, content: dict[bytes, bytes]) -> None:
         self.content = content
-        # The methods of the dictionary itself: nothing is called in between.
+        # Bind the methods of the dictionary itself, without a call in between.
         self.get = content.get
         self.put = content.__setitem__
 
@@ -242,7 +242,7 @@ class HeapValues:
 
 
 class HeapLists:
-    """Entries of list state: appending does not copy what is there."""
+    """Entries of list state; an append does not copy the elements that the list has."""
 
     def __init__(self, content: dict[bytes, bytes]) -> None:
         self._lists: dict[bytes, list[bytes]] = {key: [value] for key, value in content.items()}
@@ -346,7 +346,7 @@ class HeapStore:
         self._open: dict[str, HeapEntries] = {}
 
     def register(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
-        """Do nothing: entries are bytes here."""
+        """Do nothing: this store holds bytes, and needs no serializers."""
 
     def open_entries(self, name: str, kind: EntryKind) -> HeapValues | HeapLists:
         """See `EntryStore`."""
@@ -415,12 +415,12 @@ _ORDERED = -(1 << 63)
 
 @dataclass(frozen=True)
 class ValueCodec:
-    """Functions of one layout.
+    """Functions that encode and decode the values of one layout.
 
     Attributes:
         encode: value of the scalar codec -> bytes. Raises ValueRangeError for a value that does not fit the layout.
-        decode: bytes, all of them -> value. Raises FormatError for other bytes.
-        width: bytes of every value; None when they vary.
+        decode: all bytes of a value -> value. Raises FormatError for bytes that do not fit the layout.
+        width: number of bytes of every value; None if it varies.
     """
 
     encode: Encode
@@ -429,7 +429,7 @@ class ValueCodec:
 
 
 def make_codec(layout: lay.Layout) -> ValueCodec:
-    """The functions of a layout."""
+    """Make the codec of a layout."""
     encode, decode = _generic(layout)
     match layout:
         case lay.Primitive(kind=kind) if kind in _INTEGERS:
@@ -456,7 +456,7 @@ def make_list_functions(layout: lay.Layout) -> tuple[Encode, Decode]:
     assert isinstance(element, lay.Delimited)
     codec = make_codec(element.element)
     if isinstance(layout, lay.Runs):
-        # An element is an array of one; the whole list is decoded array by array.
+        # Encode each element as an array of its own; decode arrays of several elements, as PyFlink writes them, too.
         return codec.encode, whole.decode
     width, decode_element = codec.width, codec.decode
     if not width:
@@ -593,7 +593,7 @@ def _ordered(encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
 
 
 def _structs(fields: list[tuple[str, ValueCodec]], encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
-    """All fields but the last have a fixed width; else the scalar codec is as good."""
+    """Return functions for structs of fixed-width fields and a last field of any width; else the given functions."""
     if any(codec.width is None for _, codec in fields[:-1]):
         return encode, decode
     count = len(fields)
@@ -646,18 +646,18 @@ MAP_KEY_WORDS = (
 
 
 class ValueChange(Enum):
-    """Changes of the stored values."""
+    """Effects of a new serializer on the stored values."""
 
     NONE = "the bytes stay"
     REWRITE = "values are decoded with the old serializer and encoded with the new one"
 
 
 def check_keys(old: Serializer, new: Serializer) -> None:
-    """Refuse keys whose bytes the new serializer does not read; keys never migrate.
+    """Refuse a key serializer that does not read the bytes of the old one; keys never migrate.
 
     Raises:
-        StateMigrationError: they are not compatible.
-        UnsupportedError: it cannot be determined, or Flink would reconfigure the serializer.
+        StateMigrationError: the serializers are not compatible.
+        UnsupportedError: compatibility cannot be determined, or Flink would reconfigure the serializer.
     """
     outcome = _judge(old, new, "key")
     if outcome is not Outcome.AS_IS:
@@ -669,17 +669,17 @@ def check_keys(old: Serializer, new: Serializer) -> None:
 
 
 def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> ValueChange:
-    """Compare a restored keyed state with what it is registered as.
+    """Compare a restored keyed state with its new registration.
 
     Args:
-        old: as restored.
-        new: as registered, of the same kind.
-        is_heap: of the heap backend, which takes other map keys, and whose words differ a little.
+        old: the restored state.
+        new: the state as it is registered.
+        is_heap: apply the rules of the heap backend: it migrates map keys too, and its messages differ a little.
 
     Raises:
         UsageError: the state is of another kind or type.
-        StateMigrationError: the serializers are not compatible; in Flink's words.
-        UnsupportedError: it cannot be determined, or Flink would reconfigure a serializer of keys or namespaces.
+        StateMigrationError: the serializers are not compatible; the message is Flink's.
+        UnsupportedError: compatibility cannot be determined, or Flink would reconfigure a key or namespace serializer.
     """
     if old == new:
         return ValueChange.NONE
@@ -714,7 +714,7 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> V
         raise _refuse(outcome, words, old.name)
     if outcome is Outcome.AS_IS:
         return ValueChange.NONE
-    # The heap backend holds objects, also of map keys: both are written with the new serializer.
+    # The heap backend holds map keys and values as objects, and writes both with the new serializer.
     if isinstance(before, MapOf) and isinstance(after, MapOf) and not is_heap:
         keys = _judge(before.key, after.key, "map_key")
         if keys is not Outcome.AS_IS:
@@ -723,12 +723,12 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> V
 
 
 def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> ValueChange:
-    """Compare a restored list or broadcast state with what it is registered as.
+    """Compare a restored list or broadcast state with its new registration.
 
     Raises:
         UsageError: the state is of another kind, or its distribution mode differs.
-        StateMigrationError: the serializers are not compatible; in Flink's words.
-        UnsupportedError: it cannot be determined.
+        StateMigrationError: the serializers are not compatible; the message is Flink's.
+        UnsupportedError: compatibility cannot be determined.
     """
     if old == new:
         return ValueChange.NONE
@@ -775,7 +775,7 @@ class CurrentKey:
     """The current key; states build their record keys from it.
 
     Args:
-        keys: keys of the operator.
+        keys: encodes the keys of the operator.
         key_groups: range of the subtask.
 
     Attributes:
@@ -815,7 +815,7 @@ class CurrentKey:
         key_group = self.keys.find_key_group(value, raw)
         offset = key_group - self._start
         if not 0 <= offset < len(self._prefixes):
-            # The words of `KeyGroupRangeOffsets.newIllegalKeyGroupException`.
+            # The message is that of `KeyGroupRangeOffsets.newIllegalKeyGroupException`.
             raise UsageError(
                 f"Key group {key_group} is not in KeyGroupRange{{startKeyGroup={self._start}, "
                 f"endKeyGroup={self._range.end}}}. Unless you're directly using low level state access APIs, this is "
@@ -827,9 +827,9 @@ class CurrentKey:
 
     @property
     def measured(self) -> bytes | None:
-        """Key-group prefix, key and the length of the key, where it could be confused with the namespace.
+        """Key-group prefix, key and length of the key, for states whose namespace is of variable length like the key.
 
-        Source: `CompositeKeySerializationUtils.writeLengthFrom`.
+        None when no key is set. Source: `CompositeKeySerializationUtils.writeLengthFrom`.
         """
         if self._measured is None and self.plain is not None:
             size = len(self.raw)
@@ -851,7 +851,7 @@ class KeyContext:
     Args:
         serializer: of the keys.
         max_parallelism: number of key groups.
-        layouts: what layouts depend on.
+        layouts: context of data layouts, such as the version of Kryo.
         hashes: `hashCode` of user classes, by class name (see `keyed.hashing.value_hashes`).
 
     Raises:
@@ -873,7 +873,7 @@ class KeyContext:
         self._hash = _make_hash(serializer, layouts, hashes)
 
     def find_key_group(self, value: Value, raw: bytes) -> int:
-        """The key group of a key, given as value and as bytes.
+        """Return the key group of a key; `raw` has the bytes of `value`.
 
         Raises:
             UnsupportedError: the hash of a class is not known.
@@ -885,7 +885,7 @@ def _make_hash(serializer: Serializer, layouts: LayoutContext, hashes: Mapping[s
     try:
         hasher = make_key_hasher(serializer, layouts, hashes)
     except UnsupportedError as error:
-        # State of such keys is restored and written all the same; only its keys cannot be found.
+        # State with such keys can be restored and written, because records have key groups. Only setting a key fails.
         return partial(_refuse_key, error)
     match serializer:
         case tree.Basic(kind=BasicKind.STRING):

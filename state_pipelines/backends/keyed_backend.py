@@ -72,12 +72,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveFile(KeyedFormat):
-    """Records of a store; changes of the store during a scan have no defined effect on it.
+    """Records of a store; a scan may or may not see changes of the store that are made meanwhile.
 
     Attributes:
         store: holds the entries; it cannot be sent to other processes, and neither can this file.
         header: key serializer and states.
-        key_groups: range of the subtask, or a part of it.
+        key_groups: range of the subtask, or a range inside of it.
         context: of the operator.
     """
 
@@ -91,7 +91,7 @@ class LiveFile(KeyedFormat):
 
     @property
     def name(self) -> str:
-        """A word for it in errors."""
+        """Name of the file in errors."""
         return NAME
 
     def scan(
@@ -111,7 +111,7 @@ class LiveFile(KeyedFormat):
         )
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[Self]:
-        """Return one run per key group: their sizes are unknown before they are read."""
+        """Yield a file per key group, because the size of a key group is unknown before it is read."""
         for key_group in self._cut(key_groups):
             yield replace(self, key_groups=KeyGroupRange(key_group, 1))
 
@@ -135,16 +135,16 @@ def rewrite_values(
 
     Args:
         store: holds the entries of the state, which is not open.
-        old: as restored.
-        new: as registered.
-        layouts: what layouts depend on.
+        old: the restored state, and its layout.
+        new: the registered state, and its layout.
+        layouts: context of data layouts, such as the version of Kryo.
         key_groups: range of the subtask.
-        now: epoch milliseconds; the last access of values that get TTL.
+        now: returns epoch milliseconds: the last access of values that get TTL.
 
     Raises:
         UnsupportedError: no conversion is known.
-        FormatError: a value is not one of the old serializer.
-        ValueRangeError: a value does not fit the new serializer, or two map keys become one.
+        FormatError: the bytes of a value do not fit the old serializer.
+        ValueRangeError: a value does not fit the new serializer, or two map keys become equal.
     """
     name, prefix = new[0].name, new[1].prefix
     conversion = ValueConversion(layouts, now)
@@ -168,9 +168,10 @@ def rewrite_values(
 def _make_key_rewrite(
     old: tuple[StateMetaInfo, KeyedLayout], new: tuple[StateMetaInfo, KeyedLayout], conversion: ValueConversion
 ) -> Callable[[bytes], bytes] | None:
-    """The function that rewrites the map key of a record key; None if map keys stay as they are.
+    """Return a function that rewrites the map key in a record key; None if map keys stay as they are.
 
-    Only heaps have other map keys (`HeapKeyedStateBackend.tryRegisterStateTable` compares whole map serializers).
+    Only the heap backend migrates map keys: `HeapKeyedStateBackend.tryRegisterStateTable` compares map serializers as
+    a whole.
     """
     before, after = old[0].value_serializer, new[0].value_serializer
     if find_entry_kind(new[0]) is not EntryKind.MAP or not isinstance(before, MapOf) or not isinstance(after, MapOf):
@@ -222,14 +223,14 @@ class StateTable:
 
     Args:
         info: the registered state, of kind KEY_VALUE.
-        layout: of its records; of state in PyFlink's layout that of the values in its byte arrays.
+        layout: of its records; for state of PyFlink, the layout with the types of the values in its byte arrays.
         current: the current key of the backend.
         store: holds the entries.
     """
 
     def __init__(self, info: StateMetaInfo, layout: KeyedLayout, current: CurrentKey, store: EntryStore) -> None:
         self.info = info
-        # Values of Python functions are lists of one array.
+        # PyFlink stores a value as a list of one byte array.
         self.kind = EntryKind.VALUE if layout.is_declared and layout.state_type in _VALUES else find_entry_kind(info)
         self._layout = layout
         self._current = current
@@ -314,8 +315,8 @@ class StateTable:
         """Append elements to a list state; nothing happens without elements.
 
         Raises:
-            UsageError: no list state, no key is set, or an element is null.
-            UnsupportedError: an element has no bytes.
+            UsageError: the state is no list state, no key is set, or an element is null.
+            UnsupportedError: an element is encoded as zero bytes.
             ValueRangeError: an element does not fit the serializer.
         """
         if self.kind is not EntryKind.LIST:
@@ -328,16 +329,16 @@ class StateTable:
         """The value of a map key; None when it is not there, or null (see `has_entry`).
 
         Raises:
-            UsageError: no map state, or no key is set.
+            UsageError: the state is no map state, or no key is set.
         """
         data = self._get_map().get(self._find_head(namespace), self._encode_map_key(map_key))
         return None if data is None else self._decode(data)
 
     def has_entry(self, map_key: Value, namespace: Value = None) -> bool:
-        """Whether a map key is there.
+        """Return whether a map key is there.
 
         Raises:
-            UsageError: no map state, or no key is set.
+            UsageError: the state is no map state, or no key is set.
         """
         return self._get_map().get(self._find_head(namespace), self._encode_map_key(map_key)) is not None
 
@@ -345,7 +346,7 @@ class StateTable:
         """Set the value of a map key; null is a value.
 
         Raises:
-            UsageError: no map state, or no key is set.
+            UsageError: the state is no map state, or no key is set.
             ValueRangeError: map key or value do not fit their serializers.
         """
         self._get_map().put(self._find_head(namespace), self._encode_map_key(map_key), self._encode(value))
@@ -354,7 +355,7 @@ class StateTable:
         """Remove a map key, if it is there.
 
         Raises:
-            UsageError: no map state, or no key is set.
+            UsageError: the state is no map state, or no key is set.
         """
         self._get_map().delete(self._find_head(namespace), self._encode_map_key(map_key))
 
@@ -362,20 +363,20 @@ class StateTable:
         """Map keys and values at the time of the call; changes during the iteration are allowed.
 
         Raises:
-            UsageError: no map state, or no key is set.
+            UsageError: the state is no map state, or no key is set.
         """
         found = self._get_map().scan(self._find_head(namespace))
         return ((self._decode_map_key(map_key), self._decode(value)) for map_key, value in found)
 
     def keys(self, namespace: Value = None) -> Iterator[Value]:
-        """All keys of the subtask with a value in this namespace; the current key does not count.
+        """All keys of the subtask with a value in this namespace; no current key is needed.
 
         Changes during the iteration are allowed (`AbstractKeyedStateBackend.applyToAllKeys`).
         """
         return (key for key, each in self.keys_and_namespaces() if each == namespace)
 
     def keys_and_namespaces(self) -> Iterator[tuple[Value, Value]]:
-        """All keys of the subtask and their namespaces, in no order that means anything."""
+        """All keys of the subtask and their namespaces, in an undefined order."""
         heads = self._map.keys() if self.kind is EntryKind.MAP else self._entries.keys()
         prefix = self._layout.prefix
         for head in heads:
@@ -383,7 +384,7 @@ class StateTable:
             yield fields["state_key"], fields["state_namespace"]
 
     def _find_head(self, namespace: Value) -> bytes:
-        """The record key of the current key, without map key."""
+        """The record key of the current key and a namespace, without map key."""
         head = self._current.measured if self._is_measured else self._current.plain
         if head is None:
             raise UsageError(
@@ -432,7 +433,7 @@ _SLACK = 64
 
 
 class TimeDomain(Enum):
-    """The time that a timer waits for."""
+    """The time by which a timer fires."""
 
     EVENT_TIME = 0
     """The watermark."""
@@ -451,7 +452,7 @@ class InternalTimer(NamedTuple):
     Attributes:
         timestamp: epoch milliseconds.
         key: as value of the scalar codec.
-        namespace: as value of the scalar codec; None of the void namespace.
+        namespace: as value of the scalar codec; None for the void namespace.
     """
 
     timestamp: int
@@ -460,10 +461,10 @@ class InternalTimer(NamedTuple):
 
 
 class TimerQueue:
-    """Timers by timestamp; at equal timestamps by the bytes of their records.
+    """Timers in the order of their timestamps; at equal timestamps, of the bytes of their records.
 
     Args:
-        backend: holds the timers, and those that it restored.
+        backend: holds the timers, restored ones included.
         name: of the state, see `timer_state_name`.
         namespace: serializer of the namespaces.
 
@@ -522,7 +523,7 @@ class TimerQueue:
         return self._decode(*self._index[0]) if self._index else None
 
     def poll(self, up_to: int) -> Iterator[InternalTimer]:
-        """Remove and yield timers up to a timestamp, in order; also those that are added meanwhile."""
+        """Remove and yield timers up to a timestamp (inclusive), in order; also those that are added meanwhile."""
         while True:
             self._drop_removed()
             if not self._index or self._index[0][0] > up_to:
@@ -533,7 +534,7 @@ class TimerQueue:
             yield self._decode(timestamp, record_key)
 
     def timers(self) -> Iterator[InternalTimer]:
-        """All timers, in no order that means anything (`InternalTimerService.forEachEventTimeTimer`)."""
+        """All timers, in an undefined order (`InternalTimerService.forEachEventTimeTimer`)."""
         for record_key in self._entries.keys():  # noqa: SIM118
             yield self._decode(self._read_timestamp(record_key), record_key)
 
@@ -591,9 +592,9 @@ class KeyedStateBackend:
         key_serializer: of the keys of the operator.
         key_groups: range of the subtask.
         max_parallelism: number of key groups of the operator.
-        layouts: what layouts depend on.
+        layouts: context of data layouts, such as the version of Kryo.
         hashes: `hashCode` of user classes among the keys, by class name.
-        now: epoch milliseconds; the last access of restored values that get TTL.
+        now: returns epoch milliseconds: the last access of restored values that get TTL.
 
     Attributes:
         current: the current key, for all states.
@@ -659,16 +660,16 @@ class KeyedStateBackend:
         ttl_config: bytes | None = None,
         default_value: Value = None,
     ) -> StateTable:
-        """Register a keyed state, new or restored; a second registration of the same gives the same table.
+        """Register a keyed state, new or restored; the same registration again returns the same table.
 
         Args:
             info: the state.
-            typed: the same with the types of the values in its byte arrays, of state in PyFlink's layout.
+            typed: for state of PyFlink, the state with the types of the values in its byte arrays.
             ttl_config: `StateTtlConfig` as a Java serialization stream, for logs of changes; None without TTL.
-            default_value: of keys without one, for logs of changes; None if there is none.
+            default_value: value of a key that has none, for logs of changes; None if there is none.
 
         Raises:
-            UsageError: no keyed state, or a state of another type has that name.
+            UsageError: the state is no keyed state, or a state of another type has its name.
             StateMigrationError: the restored state does not fit the new serializers.
             UnsupportedError: a serializer has no layout.
             ValueRangeError: the default value does not fit the serializer.
@@ -702,7 +703,7 @@ class KeyedStateBackend:
         return timers
 
     def restore(self, files: Sequence[KeyedFile]) -> None:
-        """Take over the records of the key groups of this subtask; before any state is registered.
+        """Load the records of this subtask's key groups; to be called before any state is registered.
 
         States that are never registered are kept, and are part of the next snapshot.
 
@@ -726,12 +727,12 @@ class KeyedStateBackend:
                 self.store.load(names[state_id], records)
 
     def take_states(self, file: KeyedFile) -> None:
-        """Take over the states of a file without its records, for a store that took over its tables.
+        """Take over the states of a file without its records, which the store loads otherwise, such as by whole tables.
 
         Raises:
             UsageError: a state is registered already.
             StateMigrationError: the new key serializer is not compatible with that of the old keys.
-            UnsupportedError: a state has another serializer than in a file before.
+            UnsupportedError: a state has another serializer than in an earlier file.
         """
         if self._registered:
             raise UsageError("state is restored before any state is registered")
@@ -741,7 +742,7 @@ class KeyedStateBackend:
             self._note(info, file.name)
 
     def as_file(self, *, compressed: bool = False) -> LiveFile:
-        """All records as a keyed file; `compressed` is what its header says for the formats that compress."""
+        """All records as a keyed file; `compressed` is the flag in its header, for formats that compress."""
         header = KeyedHeader(compressed=compressed, key_serializer=self.key_serializer, states=self.states)
         return LiveFile(self.store, header, self.key_groups, self.context)
 
@@ -750,7 +751,7 @@ class KeyedStateBackend:
         self.store.close()
 
     def _accept(self, info: StateMetaInfo) -> KeyedLayout:
-        """Take a state into the list, if it fits what is there under its name."""
+        """Add a state, or replace the restored one of its name: check that it fits, and rewrite values if needed."""
         known = self._states.get(info.name)
         layout = self._find_layout(info)
         if known is not None and resolve_keyed(known, info, is_heap=self.store.is_heap) is ValueChange.REWRITE:

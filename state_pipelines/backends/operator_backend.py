@@ -50,7 +50,7 @@ Infos: TypeAlias = "dict[str, StateMetaInfo]"
 
 @dataclass(frozen=True)
 class _OldFiles:
-    """Files of the old subtasks by index; each is read when it is first needed, and held."""
+    """Files of the old subtasks by subtask index; a file is read when it is first needed, and kept."""
 
     unread: dict[int, UnreadOperatorState]
     parallelism: int
@@ -113,7 +113,7 @@ def restore_broadcasts(
 
 
 def _find_shares(files: _OldFiles, subtask: int, parallelism: int) -> list[Share]:
-    """Shares of one subtask; of union state all, by old subtask (`repartitionUnionState`)."""
+    """Shares of one new subtask; for union state the shares of all, by old subtask (`repartitionUnionState`)."""
     if not files.unread:
         return []
     dealt = redistribute(files.handles, parallelism, old_parallelism=files.parallelism)
@@ -124,7 +124,7 @@ def _find_shares(files: _OldFiles, subtask: int, parallelism: int) -> list[Share
 
 def _take(file: OperatorStateFile, handle: OperatorStateHandle, share: Share) -> list[bytes]:
     data, starts, ends = file.elements(share.state_name)
-    # Offsets are those of the file; spans are positions in what may have been decompressed.
+    # Map offsets to rows: shares have offsets in the file, but starts and ends are offsets in the decompressed data.
     (state,) = [each for each in handle.states if each.state_name == share.state_name]
     rows = {offset: row for row, offset in enumerate(state.offsets)}
     if share.offsets == state.offsets:
@@ -192,10 +192,10 @@ class RawKeyedOutput:
         return list(self._key_groups)
 
     def start_new_key_group(self, key_group: int) -> None:
-        """Write the bytes that follow into a key group.
+        """Start a key group, into which `write` writes from now on.
 
         Raises:
-            UsageError: it is not one of the subtask, or was started before.
+            UsageError: the key group is not one of the subtask, or was started before.
         """
         if key_group not in self._key_groups:
             raise UsageError(f"Key group {key_group} does not belong to the key groups of the subtask")
@@ -207,7 +207,7 @@ class RawKeyedOutput:
         """Write bytes into the key group that was started last.
 
         Raises:
-            UsageError: none was started.
+            UsageError: no key group was started.
         """
         if self._current is None:
             raise UsageError("raw keyed state has no key group", hint="Call start_new_key_group first")
@@ -226,14 +226,14 @@ class RawOperatorOutput:
         return [bytes(each) for each in self._written]
 
     def start_new_partition(self) -> None:
-        """Write the bytes that follow into a partition of their own, which goes to one subtask as a whole."""
+        """Start a partition, into which `write` writes from now on; a restore gives it to one subtask as a whole."""
         self._written.append(bytearray())
 
     def write(self, data: bytes) -> None:
         """Write bytes into the partition that was started last.
 
         Raises:
-            UsageError: none was started.
+            UsageError: no partition was started.
         """
         if not self._written:
             raise UsageError("raw operator state has no partition", hint="Call start_new_partition first")
@@ -241,7 +241,7 @@ class RawOperatorOutput:
 
 
 class RawState:
-    """Raw state of a subtask: what was restored, until the function reads it or writes its own.
+    """Restored raw state of a subtask, which snapshots contain until the function reads it or writes its own.
 
     Args:
         keyed: (key group, bytes) of the restored raw keyed state.
@@ -252,21 +252,21 @@ class RawState:
         self._keyed, self._partitions = dict(keyed), list(partitions)
 
     def take_keyed(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the restored (key group, bytes); what was taken is not carried over."""
+        """Yield the restored (key group, bytes); later snapshots do not contain them any more."""
         taken, self._keyed = self._keyed, {}
         yield from sorted(taken.items())
 
     def take_partitions(self) -> Iterator[bytes]:
-        """Yield the restored partitions; what was taken is not carried over."""
+        """Yield the restored partitions; later snapshots do not contain them any more."""
         taken, self._partitions = self._partitions, []
         yield from taken
 
     def choose_keyed(self, written: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """Return the content for a snapshot: what the function has written, else the restored state that it left."""
+        """Return the content for a snapshot: what the function wrote, else the restored state that it has not read."""
         return written or self._keyed
 
     def choose_partitions(self, written: list[bytes]) -> list[bytes]:
-        """Return the content for a snapshot: what the function has written, else the restored state that it left."""
+        """Return the content for a snapshot: what the function wrote, else the restored state that it has not read."""
         return written or self._partitions
 
 
@@ -304,7 +304,7 @@ def write_raw_keyed(
 def read_raw_keyed(
     handle: KeyGroupsStateHandle | KeyGroupsSavepointStateHandle, stream: StateStream, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, bytes]]:
-    """(Key group, bytes) of the key groups of a subtask that were written.
+    """Yield (key group, bytes) for those key groups of a new subtask that an old subtask has written.
 
     Args:
         handle: of any old subtask.
@@ -323,7 +323,7 @@ def write_raw_operator(partitions: list[bytes], directory: Location, name: str) 
     """Write raw operator state; the mirror of `read_raw_operator`.
 
     Args:
-        partitions: what can be dealt out to other subtasks, in order.
+        partitions: units that a restore distributes to subtasks, in order.
         directory: of the snapshot.
         name: of the file; a leftover is replaced.
 
@@ -354,8 +354,8 @@ def read_raw_operator(
     handles = [(index, each[0]) for index, each in enumerate(old) if each is not None]
     if not handles:
         return
-    # Partitions without bytes have the offset of the next one, so that offsets do not identify them: shares of one
-    # old subtask are consecutive, in the order of the new subtasks.
+    # An empty partition has the offset of the next one, so offsets do not identify partitions. They are counted
+    # instead: the new subtasks, in their order, get consecutive partitions of an old subtask.
     taken: Counter[int] = Counter()
     for number, shares in enumerate(redistribute(handles, parallelism, old_parallelism=len(old))):
         for share in shares:
@@ -374,7 +374,7 @@ class OperatorList:
 
     Args:
         info: the registered state.
-        layouts: what layouts depend on.
+        layouts: context of data layouts, such as the version of Kryo.
         elements: bytes of the restored elements.
     """
 
@@ -425,7 +425,7 @@ class HeapBroadcastState:
 
     Args:
         info: the registered state.
-        layouts: what layouts depend on.
+        layouts: context of data layouts, such as the version of Kryo.
         content: restored entries as bytes.
     """
 
@@ -456,7 +456,7 @@ class HeapBroadcastState:
         self.content.pop(self._encode_key(key), None)
 
     def contains(self, key: Value) -> bool:
-        """Whether a key is there."""
+        """Return whether a key is there."""
         return self._encode_key(key) in self.content
 
     def entries(self) -> Iterator[tuple[Value, Value]]:
@@ -475,10 +475,11 @@ class OperatorStateBackend:
     """Operator states of one subtask.
 
     States that are restored and never registered are kept, and are part of the next snapshot. Every subtask gets all
-    elements of union state, so that a function must write its own share only: else they multiply, as in Flink.
+    elements of union state. If a function does not reduce them to its own share, they multiply with each restore, as
+    in Flink.
 
     Args:
-        layouts: what layouts depend on.
+        layouts: context of data layouts, such as the version of Kryo.
     """
 
     def __init__(self, layouts: LayoutContext) -> None:
@@ -516,10 +517,10 @@ class OperatorStateBackend:
         self._infos = infos | others
 
     def register_list(self, info: StateMetaInfo) -> OperatorList:
-        """Register a list state, split or union; a second registration of the same gives the same list.
+        """Register a list state, split or union; the same registration again returns the same list.
 
         Raises:
-            UsageError: no operator list state, or a state of another mode has that name.
+            UsageError: the state is no operator list state, or a state of another mode has its name.
             StateMigrationError: the restored state does not fit the new serializer.
             UnsupportedError: the serializer has no layout.
         """
@@ -548,11 +549,11 @@ class OperatorStateBackend:
         return made
 
     def snapshot(self, directory: Location, name: str, *, compressed: bool = False) -> OperatorStreamStateHandle | None:
-        """Write all states into a file, a leftover of which is replaced.
+        """Write all states into a file; the file of a failed attempt is replaced.
 
         Args:
             directory: of the snapshot.
-            name: of the file, unique to this attempt or to its repetitions.
+            name: of the file; no other writer uses it, except repetitions of this attempt.
             compressed: whether elements are compressed.
 
         Returns:

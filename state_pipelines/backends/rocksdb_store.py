@@ -175,7 +175,7 @@ class CompactionStyle(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RocksOptions:
-    """Options of a database; sizes in bytes. Names follow the keys.
+    """Options of a database, named after Flink's keys; sizes in bytes.
 
     Attributes:
         memory_size: shared memory of all databases of the process; None when every state has memory of its own.
@@ -209,14 +209,14 @@ class RocksOptions:
 
 
 def read_rocksdb_options(options: Mapping[str, str] | None = None) -> RocksOptions:
-    """Options by Flink's keys: what is given, on top of the predefined options, on top of the defaults.
+    """Read options by Flink's keys: given options override predefined options, which override the defaults.
 
     Args:
         options: by key; keys that are not of RocksDB are ignored, except `taskmanager.memory.managed.size`.
 
     Raises:
-        UsageError: an option is unknown, or its value is not one of it.
-        UnsupportedError: an option has no effect here; it is accepted at its default only.
+        UsageError: an option is unknown, or its value is invalid.
+        UnsupportedError: an option without effect here is not at its default.
     """
     given = {key.removeprefix(PREFIX): value for key, value in (options or {}).items() if key.startswith(PREFIX)}
     for name, value in list(given.items()):
@@ -244,7 +244,7 @@ def read_rocksdb_options(options: Mapping[str, str] | None = None) -> RocksOptio
 
     is_managed = _read_flag(values, "memory.managed")
     managed = (options or {}).get(MANAGED_SIZE, MANAGED_DEFAULT) if is_managed else ""
-    # As in Flink, a size per slot goes before managed memory, and that before a size per TaskManager.
+    # As in Flink, a size per slot overrides managed memory, which overrides a size per TaskManager.
     chosen = values["memory.fixed-per-slot"] or managed or values["memory.fixed-per-tm"]
     return RocksOptions(
         thread_num=_read_integer(values, "thread.num"),
@@ -379,11 +379,11 @@ def _make_blocks(options: RocksOptions, lease: MemoryLease | None) -> BlockBased
 
 @dataclass(frozen=True)
 class MemoryBudget:
-    """Sizes of a budget.
+    """The memory that the RocksDB databases of a process share.
 
     Attributes:
-        size: bytes in all.
-        write_buffer_ratio: fraction of write buffers.
+        size: total bytes.
+        write_buffer_ratio: fraction for write buffers.
     """
 
     size: int
@@ -396,12 +396,12 @@ class MemoryBudget:
 
     @property
     def write_buffer_capacity(self) -> int:
-        """Bytes of write buffers, which they exceed by half at most (`calculateWriteBufferManagerCapacity`)."""
+        """Limit of write buffers, which they exceed by half at most (`calculateWriteBufferManagerCapacity`)."""
         return int(2 * self.size * self.write_buffer_ratio / 3)
 
 
 class SharedMemory:
-    """Cache and write buffer manager of a process; they exist as long as anything leases them."""
+    """Cache and write buffer manager of a process; they exist as long as there is a lease."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -453,7 +453,7 @@ class SharedMemory:
 
 
 class MemoryLease:
-    """Shared memory as long as the lease is not released.
+    """The right of one database to use the shared memory, which exists until the last lease is released.
 
     Attributes:
         cache: of blocks.
@@ -494,7 +494,7 @@ class BufferedColumnFamily:
     Args:
         store: of the column family.
         table: its database handle.
-        handle: names it in write batches.
+        handle: identifies the column family in write batches.
     """
 
     def __init__(self, store: RocksStore, table: Rdict, handle: ColumnFamily) -> None:
@@ -556,7 +556,7 @@ def _walk(cursor: RdictIter, end: bytes | None) -> Iterator[tuple[bytes, bytes]]
             break
         yield key, cursor.value()
         cursor.next()
-    # An iterator that failed is not valid, as one at its end.
+    # A failed iterator is as invalid as an iterator at its end: raise its error.
     cursor.status()
 
 
@@ -661,13 +661,13 @@ class RocksMaps:
 
 
 def _find_end(head: bytes) -> bytes | None:
-    """The first key after all that begin with `head`; None when there is none."""
+    """The smallest key that is greater than all keys that begin with `head`; None when there is none."""
     stripped = head.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
 
 
 class RocksStore:
-    """A database of its own for one subtask.
+    """Entries of the states of one subtask, in a database of its own.
 
     Args:
         prefix: bytes of the key-group prefix, 1 or 2.
@@ -706,11 +706,11 @@ class RocksStore:
 
     @property
     def directory(self) -> Path:
-        """Directory of the store; the database is in it, and there is room beside it."""
+        """Directory of the store; it has the database, and files of snapshots and restores while they are made."""
         return self._directory
 
     def register(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
-        """Do nothing: entries are bytes here."""
+        """Do nothing: this store holds bytes, and needs no serializers."""
 
     def open_entries(self, name: str, kind: EntryKind) -> RocksValues | RocksLists:
         """See `EntryStore`."""
@@ -768,16 +768,16 @@ class RocksStore:
             column_family.flush()
 
     def checkpoint(self, directory: Path) -> None:
-        """Link the tables of a consistent state of the database into a directory that is not there yet."""
+        """Make a RocksDB checkpoint, with hard links to the tables, in a directory that does not exist yet."""
         self.flush()
         Checkpoint(self._database).create_checkpoint(str(directory))
 
     def adopt(self, files: Path, names: Iterable[str]) -> None:
-        """Open the database in a directory inside the store instead of the own empty one.
+        """Replace the empty database of the store by another one.
 
         Args:
-            files: the files of a database; they become those of the store.
-            names: of its states.
+            files: directory with the files of the other database, inside the directory of the store; it is moved.
+            names: of the states in it.
 
         Raises:
             UsageError: the store holds something already.
@@ -794,7 +794,7 @@ class RocksStore:
             self._column_families[name] = BufferedColumnFamily(self, self._database.get_column_family(name), handle)
 
     def clip(self, key_groups: KeyGroupRange) -> None:
-        """Remove the entries of all other key groups by range tombstones; nothing is written where there are none."""
+        """Remove the entries of all other key groups, if there are any, by range tombstones."""
         first, end = key_groups.start.to_bytes(self._prefix, "big"), self._find_end(key_groups)
         for column_family in self._column_families.values():
             cursor = column_family.table.iter()
@@ -836,7 +836,7 @@ class RocksStore:
             self._lease.release()
 
     def _open(self, name: str) -> BufferedColumnFamily:
-        """The column family of a state; a plain `BufferedColumnFamily` as long as its kind is not known."""
+        """The column family of a state, made if needed; a plain `BufferedColumnFamily` until its entries are opened."""
         if name == DEFAULT_COLUMN_FAMILY:
             raise UsageError("a state cannot be called default, as the column family that every database has")
         found = self._column_families.get(name)

@@ -84,7 +84,7 @@ def write_full_snapshot(
         backend: the live state; it must not change meanwhile.
         file_format: canonical, heap or rocksdb.
         directory: of the snapshot.
-        name: of the new file, or what the names of several begin with; leftovers are replaced.
+        name: of the new file, or the prefix of the names of several files; leftovers are replaced.
         checkpoint_id: of the snapshot.
         compressed: compress key groups (canonical and heap; RocksDB compresses its own blocks).
 
@@ -92,7 +92,7 @@ def write_full_snapshot(
         The handle, whose files are relative to the directory.
 
     Raises:
-        UnsupportedError: a record has no form in the format.
+        UnsupportedError: a record cannot be written in the format.
         StateError: a file cannot be written.
     """
     if not backend.states:
@@ -125,11 +125,11 @@ class IncrementalSnapshots:
     Args:
         backend: the live state.
         store: of the backend.
-        restored: the handle whose files the store took over; later snapshots go on from it.
+        restored: the handle whose files the store took over; later snapshots reference its tables.
         backup: keeps the files of the last snapshots on this machine; None keeps none.
 
     Attributes:
-        identifier: UUID text of the backend; handles with the same one name the same tables by the same names.
+        identifier: UUID text of the backend; in handles with the same identifier, equal names mean the same table.
     """
 
     def __init__(
@@ -147,7 +147,8 @@ class IncrementalSnapshots:
         self._completed = -1
         if restored is not None:
             self._completed = restored.checkpoint_id
-            # Tables that only the restored snapshot may use are relative to it, as in native savepoints.
+            # A table with a relative path, as in native savepoints, belongs to the restored snapshot alone: no later
+            # snapshot may reference it.
             self._uploaded[self._completed] = {
                 each.local_path: each.handle
                 for each in restored.shared_state
@@ -155,10 +156,9 @@ class IncrementalSnapshots:
             }
 
     def write(self, checkpoint_id: int, directory: Location, shared: Location, *, full: bool = False) -> KeyedSnapshot:
-        """Upload the tables that the last completed snapshot does not have, and everything that changes.
+        """Upload the tables that the last completed snapshot does not have, and the other files of the database.
 
-        Every file is uploaded before the handle that names it is returned. If one cannot be, those of this call are
-        removed.
+        All files are uploaded when the handle is returned. If an upload fails, the files of this call are removed.
 
         Args:
             checkpoint_id: of the snapshot; ascending.
@@ -239,8 +239,8 @@ class IncrementalSnapshots:
 
     def _upload(self, paths: Sequence[Path], targets: Sequence[Location]) -> list[int]:
         with Threads(max(1, self._store.options.transfer_threads)) as pool:
-            # In the context of this thread, which notes the files that are written (`storage.files`).
-            # Names are random, so that nothing is there: a store is not asked first.
+            # Threads run in copies of this context, whose variables record and copy new files (`storage.files`).
+            # Names are random: `replace` saves the request that looks for an existing file.
             upload = partial(copy_file, replace=True)
             uploads = [
                 pool.submit(copy_context().run, upload, resolve(str(path)), target)
@@ -263,23 +263,24 @@ def restore_incremental(
     context: RecordContext | None = None,
     backup: LocalBackup | None = None,
 ) -> IncrementalSnapshots:
-    """Restore the key groups of a subtask; before any state is registered.
+    """Restore the key groups of a subtask; to be called before any state is registered.
 
-    One handle of the same key groups is taken over as it is: its tables are linked, or copied from another volume or
-    storage, and later snapshots reference them. Of other handles the one with the most key groups of the subtask is
-    taken over and clipped by range tombstones, and the records of the others are written to it. None is taken over
-    where `state.backend.rocksdb.restore-overlap-fraction-threshold` asks for more of its key groups.
+    A single handle with the key groups of the subtask is taken over as it is: its tables are linked, or copied from
+    another volume or storage, and later snapshots reference them. Otherwise the database of the handle with the most
+    key groups of the subtask is taken over and clipped by range tombstones, and the records of the other handles are
+    written to it. A handle is not taken over if the subtask has less of its key groups than the fraction
+    `state.backend.rocksdb.restore-overlap-fraction-threshold`; without any, all handles are restored by records.
 
     Args:
         backend: of the subtask.
         store: of the backend.
-        handles: of any old subtasks; those of other key groups are left out.
+        handles: of any old subtasks; handles without key groups of the subtask are ignored.
         reader: of the snapshot.
-        context: of the old operator; that of the backend if the Flink release is the same.
+        context: of the old operator; by default that of the backend, which fits if the Flink release is the same.
         backup: has the files of the last snapshots on this machine, and keeps those of the next ones.
 
     Returns:
-        The snapshots that go on from the restored one.
+        The snapshots of the backend; they reference the tables of a handle that was taken over as it is.
 
     Raises:
         UsageError: a state is registered already.
@@ -314,7 +315,7 @@ def _choose_base(
 ) -> IncrementalRemoteKeyedStateHandle | None:
     """The handle whose database is taken over (`RocksDBIncrementalCheckpointUtils.chooseTheBestStateHandleForInitial`).
 
-    Only those count whose key groups are wanted to the fraction `threshold` at least.
+    At least the fraction `threshold` of its key groups must be in `key_groups`.
     """
 
     def score(handle: IncrementalRemoteKeyedStateHandle) -> tuple[int, float]:
@@ -371,7 +372,7 @@ def _take_file(file: HandleAndLocalPath, directory: Location, reader: HandleRead
         raise FormatError(f"{file.local_path!r:.80} is not the name of a file of a database")
     stream, target = reader.open_stream(file.handle), join(directory, file.local_path)
     source = None if stream.is_segment else stream.location
-    # A table never changes. The manifest does, so that it is copied.
+    # RocksDB never changes a table, so a link is enough. It changes the manifest, which is copied.
     if file.local_path.endswith(TABLE) and source is not None and can_link(source, directory):
         link_file(source, target)
     else:
@@ -385,9 +386,9 @@ _log = logging.getLogger(__name__)
 class LocalBackup:
     """Backups of one subtask.
 
-    A copy is found by the URL of the uploaded file, which is never written twice, and counts only with the size that
-    the handle gives and, where it was written and not linked, with the checksum of what was written. A file whose copy
-    is missing or damaged is downloaded.
+    A copy is found by the URL of the uploaded file; no URL is written twice. It is used only if its size is that in the
+    handle and, unless it is a hard link, its checksum is that of the bytes written. A file whose copy is missing or
+    damaged is downloaded.
 
     Attributes:
         directory: of the subtask.
@@ -400,7 +401,7 @@ class LocalBackup:
         """Open the backups of a subtask on this machine.
 
         Args:
-            roots: directories of all backups, among which subtasks are divided; without any it is one of this user
+            roots: directories for backups, over which subtasks are distributed; by default a directory of this user
                 below the directory for temporary files.
             job_id: of the job, 32 hexadecimal digits.
             operator_id: 16 bytes.
@@ -442,7 +443,7 @@ class LocalBackup:
 
     @contextmanager
     def write_copies(self, checkpoint_id: int) -> Iterator[None]:
-        """Copy the files of a snapshot that are written while the block runs; then comes `keep_written`."""
+        """Copy the files of a snapshot that are written while the block runs; call `keep_written` afterwards."""
         with write_copies(self._name_snapshot(checkpoint_id)):
             yield
 
@@ -461,14 +462,14 @@ class LocalBackup:
             files = [] if handle is None else _list_files(handle)
             sizes = {_name_written(file, directory): file.size for file in files}
             for url, size in sizes.items():
-                # Not verified here: the copy is read when it is restored.
+                # The checksum is not verified here: a restore reads and verifies the copy.
                 copy = self._find_copy(url, size, verify=False)
                 if copy is not None:
                     take_copy(copy, kept)
             remove_other_copies(kept, sizes)
 
     def find(self, handles: Iterable[KeyedStateHandle], reader: HandleReader) -> dict[str, Location]:
-        """Find the files of snapshots.
+        """Find the local copies of the files of snapshots.
 
         Args:
             handles: of the snapshots.
@@ -515,6 +516,6 @@ def _name_written(file: FileStateHandle | RelativeFileStateHandle, directory: Lo
 
 
 def _list_files(handle: KeyedStateHandle) -> list[FileStateHandle | RelativeFileStateHandle]:
-    """The files of a handle; a slice of a merged file is no file of its own."""
+    """The files of a handle, without slices of merged files, which have no local copies."""
     streams = list_keyed_streams(handle)
     return [each for each in streams if isinstance(each, FileStateHandle | RelativeFileStateHandle)]

@@ -49,7 +49,7 @@ from state_pipelines.dagster.upgrading import build_new_program, build_nightly_r
 from state_pipelines.errors import StateError
 from state_pipelines.storage.resolution import scoped_storage_options
 
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` as a class, not as text.
 
 
 ERROR = "state-pipelines/error"
@@ -59,7 +59,7 @@ _INTERVAL = 300
 
 
 def leave_out(job: FlinkJob) -> FlinkJob:
-    """Return the job without the files that are read when it is loaded."""
+    """Return the job without the fields that name files to read when it is loaded."""
     roots = job.roots or (job.results,)
     return job.model_copy(update={"flink_config": None, "migrations": None, "roots": roots})
 
@@ -107,7 +107,7 @@ def _fail(error: StateError) -> Iterator[dg.MaterializeResult[None]]:
 
 
 def build_failing_sensor(job: FlinkJob, name: str, error: StateError) -> dg.SensorDefinition:
-    """Build a sensor each tick of which fails with the error, under the name of one that the job has."""
+    """Build a sensor in place of a sensor of the job, with the same name; each tick fails with the error."""
 
     @dg.sensor(
         name=job.prefix(name),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class _Environment:
-    """`env('NAME')`, `env('NAME', 'default')` and `env.NAME`; an empty variable counts as missing."""
+    """The name `env` in templates: `env('NAME')`, `env('NAME', 'default')`, `env.NAME`; empty variables are missing."""
 
     def __call__(self, name: str, default: str | None = None) -> str:
         value = os.environ.get(name) or default

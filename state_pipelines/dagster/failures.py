@@ -13,7 +13,7 @@ from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.errors import StateError, StorageError
 from state_pipelines.redaction import redact
 
-# Without the import of `annotations`: Dagster reads those of the decorated functions.
+# No `from __future__ import annotations`: Dagster reads the annotations of decorated functions as classes.
 
 
 STORAGE_RETRIES = 3
@@ -59,7 +59,7 @@ def reporting_failures(function: _Function) -> _Function:
 
 
 def using_storage_of(job: FlinkJob | None) -> Callable[[_Function], _Function]:
-    """Decorate the function of an asset or op, so that it uses the storage options of a job, and no other does.
+    """Decorate the function of an asset or op, so that it uses the storage options of a job, and no other code does.
 
     Args:
         job: the Flink job; None for that of the argument `flink_job`.
@@ -75,7 +75,7 @@ def using_storage_of(job: FlinkJob | None) -> Callable[[_Function], _Function]:
             def generate(*args: object, **others: object) -> Iterator[object]:
                 storage = find(others).using_storage
                 events = cast("Generator[object]", function(*args, **others))
-                # While Dagster handles an event, the options do not hold.
+                # Leave the block at each event: while Dagster handles the event, the options must not apply.
                 try:
                     while True:
                         with storage():
@@ -149,7 +149,7 @@ def _find_run(context: _Context) -> dg.DagsterRun | None:
 
 
 def _clear_inherited_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
-    """Empty the tags about an error that a re-execution has from the run before; Dagster cannot remove tags."""
+    """Empty the error tags that a re-execution has inherited from the earlier run; Dagster cannot remove tags."""
     inherited = {name: "" for name in _TAGS if run.tags.get(name)}
     # An error of this run itself stays.
     if PARENT_TAG in run.tags and inherited and not _has_failed_step(instance, run.run_id):
@@ -206,7 +206,7 @@ class RunOutcome:
     Attributes:
         success: whether all steps succeeded.
         materialized: plain metadata (text, numbers, paths) of materialised or observed assets and op outputs, by name.
-        failed_checks: observed values of failed asset checks, by check name; none of those that a failed step did not
+        failed_checks: observed values of failed asset checks, by check name; without checks that a failed step did not
             evaluate.
         error: messages of failed steps, one per line; empty on success.
         failed_steps: keys of failed steps.

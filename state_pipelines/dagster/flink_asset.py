@@ -53,10 +53,10 @@ def specify_checks(
         ]
 
 
-# Without the import of `annotations`: Dagster reads those of the decorated functions.
+# No `from __future__ import annotations`: Dagster reads the annotations of decorated functions as classes.
 
 
-# Enums in the launchpad. A Python enum would be spelled by the names of its members, such as CANONICAL.
+# Literals, because the launchpad shows a Python enum by the names of its members, such as CANONICAL, not their values.
 FileModeName = Literal["copy", "link", "reference"]
 """The values of `FileMode`."""
 
@@ -83,7 +83,7 @@ def make_config(model: type[BaseModel]) -> Any:
     for name, field in model.model_fields.items():
         kind, _ = find_kind(field)
         if values := find_choices(field):
-            # The launchpad would spell a Python enum by the names of its members, such as CANONICAL.
+            # The launchpad would show a Python enum by the names of its members, such as CANONICAL.
             choices: Any = Literal[values]
             default = getattr(field.default, "value", field.default)
             fields[name] = choices, Field(default=default, description=field.description)
@@ -100,7 +100,7 @@ def list_changed(config: dg.Config, model: type[BaseModel]) -> dict[str, Any]:
 
 
 def validate_early(definition: dg.OpDefinition, function: Callable[..., object]) -> None:
-    """Let the validators of a configuration run when a run is requested, and not first in its step.
+    """Validate the configuration of an op when a run is requested, and not only in the step of the op.
 
     Args:
         definition: the op, or that of an asset.
@@ -109,7 +109,7 @@ def validate_early(definition: dg.OpDefinition, function: Callable[..., object])
     config = inspect.signature(function).parameters.get("config")
     if config is not None:
         schema: Any = definition.config_schema.config_type
-        # Dagster calls it after it has checked types and filled in defaults, before there is an execution plan.
+        # Dagster calls `post_process` after it has checked types and filled in defaults, before it plans the execution.
         schema.post_process = functools.partial(_validate, config.annotation)
 
 
@@ -191,15 +191,15 @@ def flink_asset(
             do not apply.
         blocking: whether assets downstream wait for the checks.
         writes: whether it writes or deletes files; runs of such an asset do not overlap, unless the pool permits it.
-        pool: name of the asset in whose pool it is; by default `SPARK_POOL` if the function has an argument `spark`,
-            otherwise its own if it writes.
+        pool: name of the asset whose pool it shares; by default it is in `SPARK_POOL` if the function has an argument
+            `spark`, otherwise in a pool of its own if it writes.
         partitioned: whether it has a partition per snapshot.
         output_required: whether each run must materialise it.
-        code_version: version of whatever else determines the result, such as revisions.
+        code_version: version of inputs that Dagster does not know, such as revisions.
         automation: when Dagster materialises it automatically.
         metadata: metadata of the definition.
-        priority: of its step among those of a run that can start; the highest is first.
-        freshness: time after which it is stale without a materialisation.
+        priority: of its step; of the steps of a run that can start, the one with the highest priority starts first.
+        freshness: time since the last materialisation after which it is stale.
     """
 
     def decorate(function: Callable[..., Iterator[object]]) -> dg.AssetsDefinition:
@@ -228,7 +228,7 @@ def flink_asset(
             op_tags={PRIORITY_TAG: str(priority)} if priority else None,
             # No backfill policy: by default each partition has its run, as needed here. With an explicit
             # `multi_run(1)`, Dagster 1.13 omits the tag `dagster/partition`, and splits the assets of a partition.
-            # Otherwise Dagster requires a result of each check in each run.
+            # Without `can_subset`, Dagster requires a result of each check in each run.
             can_subset=bool(checks) and blocking,
         )(using_resources_of(job.name)(using_storage_of(job)(_completing_checks(specs, reporting))))
         validate_early(definition.op, function)
@@ -255,7 +255,7 @@ def flink_sensor(
         interval: seconds between two ticks, unless the field `intervals` of the job says otherwise.
         runs: name of the job whose runs it requests, without the Flink job.
         status: initial status; by default that of the field `sensors`.
-        decorator: of Dagster.
+        decorator: the decorator of Dagster.
         options: further arguments of the decorator.
     """
 
@@ -299,11 +299,11 @@ def flink_schedule(
 
 
 def _using_options_of(job: FlinkJob, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Use the storage options of a job in a tick."""
+    """Make the function of a sensor or schedule use the storage options of a job."""
 
     @functools.wraps(function)
     def call(*args: object, **others: object) -> object:
-        # Not for other processes: one of Dagster evaluates the sensors of several jobs at a time.
+        # No `processes`: its environment variable would affect other jobs, whose sensors this process evaluates too.
         with scoped_storage_options(job.storage_options):
             return function(*args, **others)
 
@@ -413,9 +413,9 @@ def _define(function: _Function, options: Mapping[str, Any]) -> dg.OpDefinition:
 
 
 def bind_op(job: FlinkJob, op: dg.OpDefinition) -> dg.OpDefinition:
-    """Return an op of `checked_op` that is about one Flink job, with the resources of this job.
+    """Return an op of `checked_op` bound to one Flink job, with the resources of this job.
 
-    Names of ops are unique in a code location, so that of the job is in front.
+    Names of ops are unique in a code location, so the new name begins with the name of the job.
     """
     function, options = _OPS[op.name]
     bound = with_arguments(function, lambda given: {**given, FLINK_JOB: job}, {FLINK_JOB: None})
@@ -423,7 +423,7 @@ def bind_op(job: FlinkJob, op: dg.OpDefinition) -> dg.OpDefinition:
 
 
 class _OpJob(dg.JobDefinition):
-    """A job that gets those resources of the code location that it needs."""
+    """A job that gets only those resources of the code location that it needs."""
 
     def with_top_level_resources(self, resource_defs: Mapping[str, dg.ResourceDefinition]) -> dg.JobDefinition:
         """Apply the resources that the job needs."""
@@ -431,10 +431,10 @@ class _OpJob(dg.JobDefinition):
 
 
 class AssetJob(UnresolvedAssetJobDefinition):
-    """A job of assets that gets those resources of the code location that it needs.
+    """A job of assets that gets only those resources of the code location that it needs.
 
-    Dagster gives all of them to each job, and reads the whole description of each job every minute: with 30 Flink jobs
-    in a code location, 100 MB, which took half of the CPU of an idle instance.
+    Dagster itself gives all resources to each job, and reads the whole description of each job every minute: with 30
+    Flink jobs in a code location, 100 MB, which took half of the CPU of an idle instance.
     """
 
     def resolve(self, *args: Any, **options: Any) -> dg.JobDefinition:
@@ -446,7 +446,7 @@ class AssetJob(UnresolvedAssetJobDefinition):
 def _keep_required(
     job: dg.JobDefinition, resources: Mapping[str, dg.ResourceDefinition]
 ) -> dict[str, dg.ResourceDefinition]:
-    """Return the resources that a job needs, those among them that its resources need, and the default I/O manager."""
+    """Return the resources that a job needs, the resources that these need, and the default I/O manager."""
     kept: dict[str, dg.ResourceDefinition] = {}
     wanted = [*job.required_resource_keys, "io_manager"]
     while wanted:
@@ -490,7 +490,7 @@ def make_graph_job(
     """
     config: Any = None if launchpad is None else {"ops": launchpad}
 
-    # In a code location, no graph has the name of an op: the job `rehearse` has an op of that name.
+    # A graph must not have the name of an op in the code location, and the job `rehearse` has an op `rehearse`.
     @dg.graph(name=f"{job.prefix(name)}_graph")
     def run() -> None:
         compose()

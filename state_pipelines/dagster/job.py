@@ -370,7 +370,7 @@ class FlinkJob(dg.Model):
     def declarations(self) -> dict[str, tuple[str, ...]]:
         """Declarations about the snapshots, as texts by kind (`snapshot.declarations.KINDS`)."""
         found = {kind.name: getattr(self, kind.name) for kind in KINDS}
-        # A script is compiled with the jars beside it (`parse_plans`).
+        # `parse_plans` compiles a SQL script with the jars in the same list.
         return found | {"plans": (*self.plans, *self.jars)}
 
     @model_validator(mode="after")
@@ -490,7 +490,7 @@ class FlinkJob(dg.Model):
         return dg.DynamicPartitionsDefinition(name=f"{self.name}_snapshots")
 
     def using_storage(self) -> AbstractContextManager[None]:
-        """Return a block in which the storage options of the job are used, as in its assets, ops and sensors."""
+        """Return a context manager that applies the storage options of the job, as in its assets, ops and sensors."""
         return scoped_storage_options(self.storage_options, processes=True)
 
     def beside(self, directory: Path) -> FlinkJob:
@@ -537,8 +537,8 @@ class FlinkJob(dg.Model):
             attributes: further ones of `dg.AssetSpec`, also instead of the default ones.
 
         Raises:
-            UsageError: the translator derives the key from something else than the key; jobs and sensors, which know
-                the key only, would not find the asset.
+            UsageError: the translator derives the new key from more than the old key. Jobs and sensors know only the
+                old key, and would not find the asset.
         """
         all_tags = {**(tags or {}), **self.tags}
         attributes = {"group_name": self.name, "owners": list(self.owners), "tags": all_tags, **attributes}
@@ -557,7 +557,7 @@ class FlinkJob(dg.Model):
         return self._translator.get_asset_spec(self.translation.apply(spec, asset))
 
     def execute(self, context: dg.AssetExecutionContext, run: Callable[[], Iterator[object]]) -> Iterator[object]:
-        """Run the step of an asset, as the translator does."""
+        """Run the step of an asset by the translator's `execute`."""
         yield from self._translator.execute(context, run)
 
     def interval(self, sensor: str, default: int) -> int:

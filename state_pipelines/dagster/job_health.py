@@ -32,7 +32,7 @@ from state_pipelines.redaction import redact
 from state_pipelines.snapshot.representation import format_bytes
 from state_pipelines.upgrades.savepoint_policy import find_newest_savepoint, find_savepoint_records
 
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` as a class, not as text.
 
 
 NAME = "job_health"
@@ -116,7 +116,7 @@ class Health:
 
     @property
     def checks(self) -> Sequence[HealthCheck]:
-        """The limits of the job, and whether it keeps them; only that it does not run where there is no report."""
+        """Results of the limits of the job; without a report, one error instead of them: the job does not run."""
         if self.report is not None:
             return self.report.checks
         error = self.error
@@ -124,7 +124,7 @@ class Health:
         return (HealthCheck(JOB_RUNS, False, Level.ERROR, 0.0, 1.0, "errors", what, hint),)
 
     def list_lines(self) -> Sequence[str]:
-        """Findings, most severe first, and notes on what could not be found out."""
+        """Findings, most severe first, and notes on what is not known."""
         if self.report is None:
             return [f"error: {each.what}" for each in self.checks]
         notes = [f"note: {each}" for each in self.report.notes]
@@ -132,7 +132,7 @@ class Health:
 
 
 def measure_health(job: FlinkJob, *, operators: bool = True, now: datetime | None = None) -> Health:
-    """Ask the cluster of a job how it is.
+    """Ask the cluster of a job for the health of the job.
 
     Args:
         job: the Flink job.
@@ -184,7 +184,7 @@ def describe_checks(job: FlinkJob) -> dict[str, str]:
 
 
 def list_results(job: FlinkJob, health: Health) -> Iterator[dg.AssetCheckResult]:
-    """Yield a result for each check of the asset; a warning where it cannot be found out."""
+    """Yield a result for each check of the asset; checks without a result become warnings."""
     found = {each.name: each for each in health.checks}
     for name in describe_checks(job):
         check = found.get(name)

@@ -124,11 +124,11 @@ class Watch(dg.Model):
         return summary.modified is not None and now - summary.modified < parse_duration(self.min_age)
 
     def samples(self, summary: SnapshotSummary, taken: Iterable[datetime]) -> bool:
-        """Return whether a snapshot gets a partition as far as `checkpoints` says.
+        """Return whether a snapshot gets a partition by `checkpoints`, the minimum time between sampled checkpoints.
 
         Args:
             summary: of the snapshot.
-            taken: when checkpoints with a partition were written.
+            taken: times of the checkpoints that have a partition.
         """
         written = summary.modified
         if summary.kind is not SnapshotKind.CHECKPOINT or written is None:
@@ -143,16 +143,16 @@ class Watch(dg.Model):
 
 @dataclass
 class Beginning:
-    """The snapshots that exist when a job starts: with which it begins, and which are passed over.
+    """The choice, by kind, of the snapshot with which a job begins, among those that exist when it starts.
 
-    It lasts for the ticks that open them, and again after the cursor of the sensor was cleared. Snapshots with a
-    partition are not passed over, so that a cleared cursor evaluates them again.
+    Older snapshots are passed over: they get no partition. The first ticks of the sensor choose, and so do the ticks
+    after its cursor was cleared. Snapshots that have a partition are never passed over, so that these ticks evaluate
+    them again.
 
     Attributes:
         since: the setting `since`.
         partitions: partition keys that the job has.
-        reached: when the first snapshot of each kind was written; older ones are passed over. None if that is unknown:
-            then all are.
+        reached: time of the chosen snapshot, by kind; None if the time is unknown, and then all are passed over.
     """
 
     since: str
@@ -160,7 +160,7 @@ class Beginning:
     reached: dict[SnapshotKind, datetime | None] = field(default_factory=dict)
 
     def start(self, summaries: Iterable[SnapshotSummary]) -> None:
-        """Set the first snapshots as far as they are known before a snapshot is opened.
+        """Choose snapshots as far as this needs no snapshot to be opened.
 
         Args:
             summaries: the readable snapshots, newest first.
@@ -179,14 +179,14 @@ class Beginning:
             self.reached.setdefault(summary.kind, summary.modified)
 
     def passes_over(self, summary: SnapshotSummary) -> bool:
-        """Return whether a snapshot is older than the first one of its kind."""
+        """Return whether a snapshot is older than the chosen one of its kind."""
         if summary.kind not in self.reached or summary.key in self.partitions:
             return False
         first = self.reached[summary.kind]
         return first is None or summary.modified is None or summary.modified <= first
 
     def is_open(self, summary: SnapshotSummary) -> bool:
-        """Return whether the first snapshot of its kind is not known yet, so that a newer one must be decided first."""
+        """Return whether the snapshot of its kind is not chosen yet, so that newer ones must be decided first."""
         return self.since != "all" and summary.kind not in self.reached and summary.key not in self.partitions
 
     def to_json(self) -> dict[str, str | None]:

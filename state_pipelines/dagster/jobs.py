@@ -165,7 +165,7 @@ def _select(
     )
 
 
-# Without the import of `annotations`: Dagster reads those of the decorated functions.
+# No `from __future__ import annotations`: Dagster reads the annotations of decorated functions as classes.
 
 
 NAME = "scheduled_savepoints"

@@ -117,7 +117,7 @@ class MigrationRuns:
         return max(attempts) + 1, ""
 
     def _describe_migrated(self, key: str) -> str:
-        """Return which run has materialised the migrated savepoint in the same way, or an empty text."""
+        """Name the run that has migrated the snapshot by the same revisions or queries; empty if there is none."""
         asset = self._job.key(savepoints.MIGRATED_SAVEPOINT)
         records = dg.AssetRecordsFilter(asset_key=asset, asset_partitions=[key])
         found = self._instance.fetch_materializations(records, limit=_MOST_MATERIALIZATIONS).records
@@ -168,7 +168,7 @@ class MigrationRuns:
         return last, [failure for each in records if (failure := self._describe(each.dagster_run)) is not None]
 
     def explain_retry(self, failure: FailedRun) -> str:
-        """Return a text that says whether a failed run is requested again, and why."""
+        """Explain whether a failed run is requested again, and why."""
         name = f"{failure.key}: run {failure.run.run_id[:8]} failed"
         if failure.next_attempt is not None:
             return f"{name} without an error of the state, and is requested again (attempt {failure.next_attempt})"
@@ -178,7 +178,7 @@ class MigrationRuns:
         )
 
     def _describe(self, run: dg.DagsterRun) -> FailedRun | None:
-        """Return what follows from a failed run; None if it is not ours, explained by its error, or not the newest."""
+        """Return a failed run that needs a decision; None if it is not ours, not the newest, or needs no repetition."""
         key = run.tags.get(PARTITION_TAG)
         attempt = None if key is None else self._count(key, run)
         retries = self._job.watch.retries
@@ -189,7 +189,7 @@ class MigrationRuns:
         return FailedRun(key, run, attempt, attempt + 1 if attempt <= retries else None)
 
     def _is_explained(self, run: dg.DagsterRun) -> bool:
-        """Return whether the same run would fail again: an error of the state or of a check, or Dagster retries it."""
+        """Return whether to request no repetition: the state or a check would fail again, or Dagster retries it."""
         if run.tags.get(WILL_RETRY_TAG, "").lower() == "true":
             return True
         error = run.tags.get(ERROR_TAG)

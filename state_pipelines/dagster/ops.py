@@ -121,7 +121,7 @@ def _explain(record: AuditRecord) -> str:
 
 
 def _find_quarantined(roots: Sequence[Location], what: str) -> str:
-    """Return the path of a snapshot that is given by the name of its directory; any other text as it is."""
+    """Return the path of a snapshot that is given by the name of its directory; any other text unchanged."""
     if "/" in what:
         return what
     suffix = f"/{what}/{METADATA_FILE}"
@@ -148,7 +148,7 @@ def _split(path: str, roots: Sequence[Location]) -> tuple[Location, str]:
     )
 
 
-# Without the import of `annotations`: Dagster reads those of the decorated functions.
+# No `from __future__ import annotations`: Dagster reads the annotations of decorated functions as classes.
 
 
 PRUNE_PARTITIONS = "prune_partitions"
@@ -261,7 +261,7 @@ def build_register_snapshot(job: FlinkJob) -> dg.JobDefinition:
     )
 
 
-# Without the import of `annotations`: Dagster reads those of configurations.
+# No `from __future__ import annotations`: Dagster reads the annotations of configurations as classes.
 
 
 _COLUMNS = [
@@ -291,7 +291,7 @@ class ErasureConfig(KeysConfig):
 
 
 def find_keys(job: FlinkJob, snapshot: Snapshot, config: KeysConfig, spark: SparkResource) -> dict[str, Any]:
-    """Search a snapshot for keys, and perhaps others; return metadata. Nothing is written."""
+    """Search a snapshot, and the other snapshots in the configuration, for keys; return metadata. Writes nothing."""
     plan = plan_erasure(snapshot, _parse_keys(config), run=spark.run_tasks)
     return _describe([plan.search, *_search_others(job, config, spark)], None)
 
@@ -633,7 +633,7 @@ def build_savepoint_op(name: str, maker: SavepointMaker[Any], **options: Any) ->
 
     Args:
         name: of the op.
-        maker: writes the savepoint; its configuration is that of the op, and so is the snapshot that it reads.
+        maker: writes the savepoint; the op has its configuration, and an input for the snapshot that it reads.
         options: further arguments of `dg.op`.
     """
     write: Callable[..., SnapshotPath]

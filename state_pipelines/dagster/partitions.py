@@ -30,10 +30,11 @@ def find_name_conflict(instance: dg.DagsterInstance, job: FlinkJob) -> str:
     """Reserve the name of a job in an instance; return why it cannot have it, or an empty text.
 
     All code locations of an instance share partitions, asset keys and names of sensors. Two jobs with one name would
-    run for each other's snapshots, so the name belongs to the one that comes first, with its directory of results.
+    run for each other's snapshots, so the name belongs to the job that reserves it first. The directory of its results
+    identifies this job.
     """
     entry = _make_entry(job)
-    # Without conditional writes: of two that come at the same time, the first in the stored order has the name.
+    # Dagster has no conditional writes: of two jobs that write at the same time, the first in the stored order wins.
     if _find_owner(instance, job) is None:
         instance.add_dynamic_partitions(NAMES, [entry])
     owner = _find_owner(instance, job)
@@ -69,7 +70,7 @@ def _find_owner(instance: dg.DagsterInstance, job: FlinkJob) -> str | None:
 
 
 def _make_entry(job: FlinkJob) -> str:
-    """Return name, a hash of the whole path of the results, and the path as far as it is shown."""
+    """Return the name of the job, a hash of the path of its results, and the path shortened and without secrets."""
     path = str(resolve(job.results))
     shown = redact(path)[:_SHOWN_SIZE].replace("...", "…")
     digest = hashlib.sha256(path.encode(errors="surrogatepass")).hexdigest()[:16]
@@ -146,7 +147,7 @@ def describe_savepoint(job: FlinkJob, summary: SnapshotSummary) -> dg.AssetMater
 
 
 def find_reported(instance: dg.DagsterInstance, job: FlinkJob) -> datetime | None:
-    """Return when the newest savepoint was taken that was reported; None if there is none, or its time is unknown."""
+    """Return the time of the newest reported savepoint; None if there is none, or if its time is unknown."""
     event = instance.get_latest_materialization_event(job.key(FLINK_JOB))
     shown = None if event is None else event.asset_materialization
     taken = None if shown is None else shown.metadata.get("taken")
@@ -168,6 +169,6 @@ def build_flink_job_spec(job: FlinkJob) -> dg.AssetSpec:
         description=job.description or f"The Flink job {job.name}, which takes the checkpoints and savepoints.",
         kinds={"flink"},
         metadata=metadata,
-        # The time since the sensor has reported a savepoint (`describe_savepoint`).
+        # Dagster measures the time since the sensor has reported a savepoint (`describe_savepoint`).
         freshness_policy=None if limit is None else dg.FreshnessPolicy.time_window(fail_window=limit),
     )

@@ -124,7 +124,7 @@ def _is_about(text: str, operator: OperatorFiles) -> bool:
     return not equals or path in names or path.rpartition(".")[0] in names
 
 
-# Without the import of `annotations`: Dagster reads those of the decorated functions.
+# No `from __future__ import annotations`: Dagster reads the annotations of decorated functions as classes.
 
 
 _Resource = SparkResource | ExpectationsResource
@@ -168,7 +168,7 @@ class ResourceSettings(BaseModel):
 
 
 class JobResource(dg.ResourceDefinition):
-    """The resource of one job: the one that the code location defines, or else its own.
+    """A resource of one job: that of the code location, if it defines one, or else the job's own.
 
     Args:
         job: name of the job.
@@ -192,7 +192,7 @@ class JobResource(dg.ResourceDefinition):
         )
 
     def get_required_resource_keys(self, resource_defs: Mapping[str, dg.ResourceDefinition]) -> set[str]:
-        """Return the key of the resource that is used instead of the own one, of all that are defined.
+        """Return the key of the resource that replaces the job's own, out of those defined; empty if none does.
 
         Dagster calls it when it loads definitions and when it initialises resources.
 

@@ -96,7 +96,7 @@ def _plan_migration(job: FlinkJob, request: Request) -> Plan:
 
 
 def _configure(job: FlinkJob, configs: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the configuration of a run of assets by those of the assets."""
+    """Return the configuration of a run from configurations by asset."""
     return {"ops": {job.op(name): {"config": dict(config)} for name, config in configs.items()}}
 
 
@@ -218,7 +218,7 @@ def build_failed_runs(job: FlinkJob, *, jobs: Collection[str], assets: Collectio
         after = _find_newest(share_instance(context)) if after is None else reports.report_new(after)
         cursor = json.dumps({"after": after, "undelivered": reports.undelivered})
         if reports.undelivered and cursor == context.cursor:
-            # The cursor of a failed tick is lost, so this one has none to keep.
+            # Dagster drops the cursor of a failed tick. Nothing is lost here, because the cursor has not changed.
             raise _refused(reports.reason)
         context.update_cursor(cursor)
         return dg.SkipReason("; ".join(reports.texts) or "No failed runs")
@@ -293,7 +293,7 @@ class _Reports:
         return not others or not failed.isdisjoint(self._assets)
 
     def _report(self, run: dg.DagsterRun) -> None:
-        """Post the message of a failed run, and log it at the first attempt; each webhook gets one."""
+        """Post the message of a failed run, and log it at the first attempt; each webhook gets one message per run."""
         # The run as it is now: the sensor of another Flink job may have reported it.
         mark = _digest(self._job.webhook)
         reported = run.tags.get(REPORTED_TAG, "").split()
@@ -492,18 +492,17 @@ class _SnapshotTick:
         context: of the sensor.
         migrations: the runs that migrate snapshots.
         deadline: monotonic time after which no further snapshot is opened.
-        beginning: which of the snapshots that exist at the start are passed over; None when they are decided.
+        beginning: the snapshots with which the job begins; None once they are chosen.
         keys: partitions to add.
         runs: runs to request.
         reasons: why other snapshots are not migrated.
         savepoints: new savepoints, which the external asset `flink_job` shows.
         handled: marks of the decided snapshots.
-        waiting: number of snapshots for which time was short.
+        waiting: number of snapshots left to later ticks by the limits of a tick.
         undecided: kinds whose newest snapshot must be decided in a later tick.
         passed: number of snapshots that were passed over.
         partitions: keys of the partitions that exist.
-        sampled: when the checkpoints with a partition were written, the newest of the ticks before and those of this
-            one.
+        sampled: times of checkpoints with a partition: the newest of earlier ticks, and those of this tick.
         left_out: number of checkpoints that get no partition, because they are too close to one that has.
     """
 
@@ -789,7 +788,7 @@ class _RequestTick:
         for count, file in enumerate(files):
             if count and (len(contents) >= MOST_REQUESTS_PER_TICK or time.monotonic() > deadline):
                 self.reasons.append(f"{len(files) - count} requests wait for the next tick")
-                # Files that were not read yet stay before those that were.
+                # Keep unread files first in the cursor, so that the next tick begins with them (see `_order`).
                 left = {each.name: self.known[each.name] for each in files[count:] if each.name in self.known}
                 self.cursor = {**left, **self.cursor}
                 break
@@ -809,7 +808,7 @@ class _RequestTick:
 
     @cached_property
     def _inventory(self) -> Inventory | StateError:
-        # A storage that fails is not asked again for each request.
+        # Cache an error too, so that a failing storage is not asked again for each request.
         try:
             return self.job.storage.update_inventory(budget=SECONDS).inventory
         except StateError as error:
@@ -897,7 +896,7 @@ class _RequestTick:
 
     @contextmanager
     def _explaining(self, file: RequestFile) -> Iterator[None]:
-        """Turn an exception into a reason: the next tick evaluates the file again, and this one all others."""
+        """Turn an exception into a reason: this tick goes on with other files, the next one tries the file again."""
         try:
             yield
         except StateError as error:

@@ -3,7 +3,7 @@
 They belong to Flink jobs with the field `new_query`; the query that runs is the one plan or script in `plans`.
 """
 
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` as a class, not as text.
 
 import hashlib
 from collections.abc import Iterator
@@ -132,7 +132,7 @@ def _digest_version(path: str, size: int, modified: object) -> bytes:
 
 
 def _find_version(job: FlinkJob) -> str:
-    """Return the digest of both queries; of unreadable ones a word, since the run says why."""
+    """Return the digest of both queries; a constant if one is unreadable, since the run reports the reason."""
     try:
         return identify_queries(job)
     except StateError:
@@ -203,7 +203,7 @@ class SavepointOfQuery(SavepointMaker[QueryRunConfig]):
         return job.new_query is not None
 
     def find_version(self, job: FlinkJob) -> str:
-        """Return the digest of both queries; of unreadable ones a word, since the run says why."""
+        """Return the digest of both queries; a constant if one is unreadable, since the run reports the reason."""
         return _find_version(job)
 
     def write(self, run: SavepointRun[QueryRunConfig]) -> WrittenSavepoint | None:

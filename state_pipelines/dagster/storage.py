@@ -310,16 +310,16 @@ class Owner:
 
 
 def describe_owner(instance: dg.DagsterInstance, location: str) -> Owner:
-    """Return the owner that this process is."""
+    """Describe this process as an owner."""
     if not (entries := instance.get_dynamic_partitions(INSTANCE)):
         instance.add_dynamic_partitions(INSTANCE, [uuid.uuid4().hex])
-        # Of two that come at the same time, the first in the stored order counts.
+        # Another process may add an id at the same time: the first in the stored order counts.
         entries = instance.get_dynamic_partitions(INSTANCE)
     return Owner(entries[0], location, socket.gethostname(), os.getpid())
 
 
 def take_marker(marker: Location, owner: Owner, now: datetime) -> str:
-    """Write the marker of a job; return why another one has it, or an empty text.
+    """Write the marker of a job; return why another owner has it, or an empty text.
 
     Args:
         marker: the file in the results of the job.

@@ -90,7 +90,7 @@ def parse_condition(text: str) -> dg.AutomationCondition[Any] | None:
     if text in _CONDITIONS:
         return _CONDITIONS[text]
     try:
-        # It checks the expression, for which `on_cron` has no error of its own.
+        # A schedule checks the cron expression, for which `on_cron` has no error of its own.
         dg.ScheduleDefinition(name="check", cron_schedule=text, target="*")
     except dg.DagsterInvalidDefinitionError:
         known = ", ".join(_CONDITIONS)

@@ -74,7 +74,7 @@ def load_cursor(job: FlinkJob, sensor: str, context: dg.SensorEvaluationContext)
 def store_cursor(job: FlinkJob, sensor: str, context: dg.SensorEvaluationContext, content: dict[str, Any]) -> str:
     """Return the cursor for a content, and write its file if it is long and has changed.
 
-    The file of the tick before stays: that tick counts until Dagster has stored this one.
+    The file of the previous cursor is kept, because that cursor is valid until Dagster has stored the new one.
 
     Raises:
         StorageError: the storage fails.
@@ -107,7 +107,7 @@ def _remove_others(location: Location, beginning: str, before: str) -> None:
             try:
                 remove_file(entry.location)
             except StorageError:
-                # The file is just not needed any more; the next change removes it.
+                # An old cursor does no harm; the next change of the cursor removes it.
                 continue
 
 
@@ -117,7 +117,7 @@ _SHARED: list[tuple[object, dg.DagsterInstance]] = []
 
 
 def share_instance(context: dg.SensorEvaluationContext) -> dg.DagsterInstance:
-    """Return the instance of a sensor, the same at each tick; that of the context in tests, which have no reference."""
+    """Return the instance of a sensor, the same at each tick; in tests, without a reference, that of the context."""
     reference = context.instance_ref
     if reference is None:
         return context.instance
@@ -257,7 +257,7 @@ def build_new_input(job: FlinkJob, pattern: str) -> dg.SensorDefinition:
 
 
 def _digest_files(pattern: str) -> tuple[int, str]:
-    """Return the number of files and a digest of their names, sizes and times; hidden files, as for Spark, are none."""
+    """Return the number of files and a digest of their names, sizes and times; without hidden files, as in Spark."""
     directory, slash, names = pattern.rpartition("/")
     if not slash or not any(each in names for each in _WILDCARDS):
         directory, names = pattern, "*"
@@ -322,7 +322,7 @@ def build_automation(job: FlinkJob, keys: Sequence[dg.AssetKey]) -> Iterator[dg.
 
     Args:
         job: the Flink job.
-        keys: of its assets; they are selected by them, because post-processing may change their groups.
+        keys: keys of its assets, which select them; post-processing may change their groups.
     """
     tables = dg.AssetSelection.assets(job.key(state_tables.STATE_TABLES))
     selection: dg.AssetSelection = dg.AssetSelection.assets(*keys)

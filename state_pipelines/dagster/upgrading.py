@@ -7,7 +7,7 @@ upgrade is on the storage: a re-execution from failure, or another run, continue
 A plan that waits or is refused, and the end of each upgrade and rehearsal, are observations of the asset `flink_job`.
 """
 
-# Without the import of `annotations`: Dagster reads those of the decorated functions.
+# No `from __future__ import annotations`: Dagster reads the annotations of decorated functions as classes.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,7 +121,8 @@ def make_request(job: FlinkJob) -> UpgradeRequest:
 def identify_program(request: UpgradeRequest) -> str:
     """Return a digest of the new program: of its jar, its settings and the revisions.
 
-    The old program is not of it: naming what runs after an upgrade requests none.
+    The old program is left out: after an upgrade, the program that runs now is entered there, which must not request
+    another upgrade.
 
     Raises:
         StateError: a file cannot be read.

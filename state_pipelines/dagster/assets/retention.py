@@ -36,7 +36,7 @@ from state_pipelines.storage import Location, join, read_file, resolve
 from state_pipelines.storage.files import replace_file
 from state_pipelines.storage.snapshot_writer import RETENTION_DIRECTORY
 
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` as a class, not as text.
 
 
 PLAN_NAME = "retention_plan"
@@ -85,7 +85,7 @@ def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
 
 
 def find_roots(job: FlinkJob) -> tuple[str, ...]:
-    """The roots that are planned together.
+    """Return the roots that one retention plan covers.
 
     Raises:
         NotFoundError: the job has only a stream, which has taken no checkpoint yet.
@@ -108,7 +108,7 @@ def make_plan(job: FlinkJob) -> RetentionPlan:
     return plan_retention(
         find_roots(job),
         policy,
-        # One pass is enough here: applying the plan makes the second one.
+        # Without grace, one pass finds the orphans. Applying the plan later is the second pass.
         grace=timedelta(0),
         path_mapping=job.reach,
         audit_log=job.retention_runs.audit_log,
@@ -144,7 +144,7 @@ def read_planned(job: FlinkJob, fingerprint: str) -> Sequence[PlannedPath] | Non
 
 
 def report_applied(instance: dg.DagsterInstance, job: FlinkJob, fingerprint: str, run_id: str) -> None:
-    """Let the check `plan_is_applied` pass after everything of a plan is done, if it is the newest plan."""
+    """Report that the check `plan_is_applied` passes, after a plan was wholly applied, if it is still the newest."""
     event = instance.get_latest_materialization_event(job.key(PLAN_NAME))
     plan = None if event is None else event.asset_materialization
     known = None if plan is None else plan.metadata.get(FINGERPRINT)
@@ -167,7 +167,7 @@ def report_applied(instance: dg.DagsterInstance, job: FlinkJob, fingerprint: str
 
 
 def make_path_table(paths: Sequence[PlannedPath]) -> dg.TableMetadataValue:
-    """The largest of some paths as a table."""
+    """Make a table of the largest paths."""
     largest = sorted(paths, key=lambda each: (-each.bytes, each.path))[:_SHOWN]
     return make_table(_COLUMNS, [(each.path, each.bytes, each.kind.value, each.reason) for each in largest])
 
@@ -221,7 +221,7 @@ def _check_references(plan: RetentionPlan) -> dg.AssetCheckResult:
     return expect_none(KNOWN, len(plan.stopped), sample)
 
 
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` as a class, not as text.
 
 
 APPLICATION_NAME = "applied_retention"
@@ -269,7 +269,7 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
             if not config.scheduled:
                 raise
             context.log.warning("%s", error)
-            # Dagster takes results of both kinds, but no annotation of both.
+            # Dagster accepts check results from this generator, but not in the annotation of what it yields.
             yield dg.AssetCheckResult(  # type: ignore[misc]
                 check_name=AGREED,
                 passed=False,

@@ -9,7 +9,7 @@ built from it. A savepoint is materialised with the results of its proof, or not
 migrated savepoint with their types and the columns of the old snapshot that they come from.
 """
 
-# Without the import of `annotations`: Dagster compares the annotations of functions themselves, not their text.
+# No `from __future__ import annotations`: Dagster compares the annotations of functions as classes, not as text.
 
 import warnings
 from abc import ABC, abstractmethod
@@ -104,7 +104,7 @@ class SavepointRun(Generic[_Config]):
         id: of the run.
         source: the snapshot that is read; None for a savepoint that is not derived from one.
         key: partition key of the snapshot that is read.
-        suffix: of the names of results, for an op that a run has twice.
+        suffix: of the names of results, if a run has the same op twice.
     """
 
     job: FlinkJob
@@ -118,7 +118,7 @@ class SavepointRun(Generic[_Config]):
     def name_target(self, purpose: str) -> str:
         """Return the directory of the new savepoint, below the results of the job.
 
-        Each run has its own, because a snapshot is never overwritten.
+        Each run has a directory of its own, because a snapshot is never overwritten.
 
         Args:
             purpose: such as the name of a revision.
@@ -160,7 +160,7 @@ def describe_savepoint(
     rows: int,
     notes: Sequence[str] = (),
 ) -> WrittenSavepoint:
-    """Describe a savepoint that was written, with the metadata that all of them have.
+    """Describe a savepoint that was written, with the metadata common to all savepoints.
 
     Args:
         result: of the operation.
@@ -168,7 +168,7 @@ def describe_savepoint(
         details: metadata that only this operation has.
         bytes: size of what was written.
         rows: number of entries that were written.
-        notes: beside those of the result.
+        notes: further notes, after those of the result.
     """
     path = result.path or snapshot.path
     all_notes = [*result.notes, *notes]
@@ -201,7 +201,7 @@ class SavepointMaker(ABC, Generic[_Config]):
         kinds: technologies, shown as icons.
         deps: names of upstream assets of the same job.
         step: tag for filters in the UI.
-        pool: name of the asset in whose pool it is; None for that of Spark.
+        pool: name of the asset whose concurrency pool this one shares; None for the pool of Spark.
         is_derived: whether it is derived from the snapshot of a partition; otherwise the asset has no partitions.
         is_always_written: whether each run writes a savepoint.
         checks: descriptions of blocking checks by name; a run omits those that do not apply.
@@ -236,7 +236,7 @@ class SavepointMaker(ABC, Generic[_Config]):
         return self.checks
 
     def find_version(self, job: FlinkJob) -> str | None:
-        """Return the version of whatever else determines the result, such as revisions."""
+        """Return the version of inputs that Dagster does not know, such as revisions; None without such inputs."""
         return None
 
     def describe(self, job: FlinkJob) -> Mapping[str, object]:
@@ -310,7 +310,7 @@ class SavepointMaker(ABC, Generic[_Config]):
 def describe_columns(job: FlinkJob, result: "MigrationResult") -> dict[str, object]:
     """Return schema and lineage of the columns of a migrated savepoint, named `operator.state.column`.
 
-    The columns before are those of `state_tables`, or of `flink_job` where the job has no tables.
+    The upstream columns are those of the asset `state_tables`, or of `flink_job` if the job has no tables.
     """
     columns = [
         column
@@ -578,7 +578,7 @@ class MigratedSavepoint(SavepointMaker[MigrationRunConfig]):
             run.name_target(revision),
             suites=() if job.expectations is None else load_suites(job.expectations),
             project=None if job.expectations is None else find_project(job.expectations, job.data_docs),
-            # The directory of revisions is configured, as the code of the deployment is.
+            # Whoever deploys the code also configures the directory of revisions, so both are trusted.
             allow_sql=True,
             allow_python=True,
             spark=run.spark.session,
@@ -821,13 +821,13 @@ def _count_entries(balance: "Balance") -> int:
 
 
 def _report(job: FlinkJob, taken: "list[KeyedProcessResult]") -> Iterator[Any]:
-    """Yield an event for each of these checkpoints, which later ones may have replaced."""
+    """Yield an event for each checkpoint of a run, although later ones may have replaced the first ones."""
     for each in taken:
         yield dg.AssetMaterialization(job.key(CHECKPOINT), metadata=_describe(each))
 
 
 def _describe(result: "KeyedProcessResult") -> dict[str, Any]:
-    """Return numbers of a checkpoint, which Dagster plots; none of its run where an earlier run had taken it."""
+    """Return numbers of a checkpoint, which Dagster plots; without sizes and duration if an earlier run took it."""
     snapshot = get_snapshot(result)
     numbers: dict[str, Any] = {"checkpoint id": snapshot.metadata.checkpoint_id}
     if result.state_size:
@@ -887,7 +887,7 @@ class StreamSavepoint(SavepointMaker[SavepointFormatConfig]):
     checks = CHECKS
     deps = (CHECKPOINT,)
     step = AssetStep.RUN
-    # A run of the stream removes old checkpoints, also the one that is read here.
+    # Shared with the runs of the stream: they remove old checkpoints, perhaps the one that is being read.
     pool = CHECKPOINT
     is_derived = False
     op_text = "Write a savepoint with the state of the newest checkpoint of the stream. Returns it."

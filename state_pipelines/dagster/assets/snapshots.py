@@ -7,7 +7,7 @@ restored, as far as its bytes show) and `compatibility_report` (whether the new 
 is deployed).
 """
 
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` as a class, not as text.
 
 import base64
 import hashlib
@@ -810,7 +810,7 @@ def describe_audit(report: "AuditReport") -> dict[str, Any]:
 
 
 def _check_audit(report: "AuditReport", key: dg.AssetKey, property: Property) -> dg.AssetCheckResult:
-    """A check fails on errors; what cannot be judged, and dependence on others, is a warning."""
+    """Return the result of a check: errors fail it as an error, warnings and undetermined findings as a warning."""
     name, _ = AUDIT_CHECKS[property]
     errors = report.count(Severity.ERROR, property)
     doubts = report.count(Severity.UNDETERMINED, property) + report.count(Severity.WARNING, property)

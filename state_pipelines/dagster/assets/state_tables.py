@@ -1,6 +1,6 @@
 """`state_tables`: the states of a snapshot as Parquet tables; `state_expectations`: their Great Expectations suites."""
 
-# Without the import of `annotations`: Dagster compares the annotation of `context` itself, not its text.
+# No `from __future__ import annotations`: Dagster compares the annotation of `context` as a class, not as text.
 
 import re
 from collections.abc import Iterator
@@ -111,8 +111,8 @@ def build_state_tables(job: FlinkJob) -> dg.AssetsDefinition:
 def build_state_specs(job: FlinkJob) -> list[dg.AssetSpec]:
     """Build an external asset for each state, which the runs of `state_tables` materialise.
 
-    Its states are those of the field `tables`, or else those of the newest snapshot of the stored inventory: none
-    before there is an inventory.
+    The states are those in the field `tables`, or else those of the newest snapshot in the stored inventory; there are
+    none before the first inventory.
     """
     if not isinstance(job.tables, TableSettings) or job.tables.per != "state":
         return []
