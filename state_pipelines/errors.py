@@ -88,7 +88,7 @@ class UnsupportedError(StateError):
 
 
 class UnsupportedVersionError(UnsupportedError):
-    """A version of a format that this release does not read: nothing says that the bytes are damaged."""
+    """The bytes have a format version that this release does not read; nothing suggests that they are damaged."""
 
 
 _LARGEST_VERSION = 255
@@ -103,14 +103,14 @@ _NEWER = (
 def unsupported_version(
     what: str, version: int, known: str | int, where: Where, hint: str = _NEWER
 ) -> UnsupportedVersionError | FormatError:
-    """The error of a version that is not known; damage where the number is not one that a version can have.
+    """Make the error of an unknown version: a `FormatError` (damage) if no version can have this number.
 
     Args:
         what: what has the version, such as `keyed state`.
         version: the version found.
         known: the versions that this release reads, such as `5 and 6`.
         where: where it was found.
-        hint: what to do where it may be a version.
+        hint: what to do if the number can be a version.
     """
     if 0 < version <= _LARGEST_VERSION:
         return UnsupportedVersionError(
@@ -120,10 +120,10 @@ def unsupported_version(
 
 
 def older_than_promised(what: str, where: Where) -> UnsupportedVersionError:
-    """The error of a form that releases before Flink 1.8 wrote.
+    """Make the error of a layout that only releases before Flink 1.8 wrote.
 
     Args:
-        what: the form, such as `keyed state header of version 5`.
+        what: the layout, such as `keyed state header of version 5`.
         where: where it was found.
     """
     return UnsupportedVersionError(
@@ -144,7 +144,7 @@ class MissingFileError(StateError):
 class StorageError(StateError):
     """The storage failed or refuses: time-outs, broken connections, damaged responses, missing credentials.
 
-    Also a file for which there is not memory.
+    Also raised for a file that does not fit in memory.
 
     Attributes:
         transient: the same operation may succeed later.
@@ -191,9 +191,9 @@ class SnapshotGoneError(StorageError):
 
 
 class OutOfReachError(MissingFileError):
-    """A file that a snapshot names outside its directories (`storage.resolution`); it was not looked for.
+    """A file outside the directories that the snapshot may name (`storage.resolution`); it was not looked for.
 
-    Mostly the snapshot was copied from where it was taken, and the path means another machine.
+    Usually the snapshot was copied, and the path is one of the machine on which it was taken.
     """
 
 
@@ -218,7 +218,7 @@ class MigrationError(StateError):
 
 
 class IncompatibleError(StateError):
-    """The answer is no: the state does not fit what is asked of it."""
+    """The request cannot be fulfilled: the state does not fit what is asked for."""
 
 
 class StateMigrationError(IncompatibleError):
@@ -229,7 +229,7 @@ class ProofError(StateError):
     """The proof after a change failed; nothing was published.
 
     Attributes:
-        report: what was checked and how it came out.
+        report: the checks and their results.
     """
 
     def __init__(self, what: str, *, where: Where | None = None, hint: str = "", report: object = None) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-# Names out of snapshots are in these texts: all of this takes time in proportion to the text. Of a word that is looked
-# at for URLs, no character is looked at again by the next URL in it.
+# The texts contain names from snapshots, which anybody may have chosen: redaction must take time in proportion to the
+# text. Where a word has several URLs, no character is examined again for the next one.
 
 _WORD = re.compile(r"\S+")
 _AUTHORITY = re.compile(r":/++")
@@ -20,9 +20,9 @@ _LOCAL = frozenset({"file", "local"})
 """Schemes whose URLs have neither a user nor a query."""
 
 _AZURE = frozenset({"abfs", "abfss", "az", "wasb", "wasbs"})
-# The rules of Azure for names of containers: a user or token with other characters is none.
+# Azure's rules for container names. Text before the `@` that breaks them is hidden as a user or token.
 _CONTAINER = re.compile(r"\$?[a-z0-9][a-z0-9-]*@[A-Za-z0-9.-]+(?::[0-9]{1,5})?")
-# In place of the name of a bucket.
+# An ARN in place of a bucket name: its colons do not separate a user and a password.
 _ACCESS_POINT = re.compile(r"arn:aws[a-z-]*:s3[a-z-]*:[^@]*")
 _CLOSERS = "'\")]}>,;:."
 """Characters after a URL in a sentence."""
@@ -34,7 +34,8 @@ _SECRET_NAME = (
     r"|(?:access|account|api|private|sas)[_.-]?key|(?<![^\W_])(?:sas|sig|pwd)(?![^\W_]))"
 )
 _SECRET_OPTION = re.compile(_SECRET_NAME, re.IGNORECASE)
-# Where Flink and Hadoop configure storages. Other names may be those of states and operators: `token: may be missing`.
+# Prefixes of the options for storages of Flink and Hadoop. Before a colon, a name without such a prefix may be the name
+# of a state or operator: `token: may be missing`.
 _CONFIGURATION = r"(?:aws|azure|cos|dfs|flink|fs|gs|hadoop|hive|oss|presto|s3[anp]?|security|spark)\."
 _AUTHENTICATION = r"(?:Basic|Bearer|Digest|Negotiate|SharedKey|Token)"
 # secret=…, 'aws_session_token': '…', "secret": "…" in a text that is quoted itself, s3.access.key: …,
@@ -50,7 +51,8 @@ _OPTION = re.compile(
 )
 _SHOWN = r"\g<option>\g<setting>\g<header>\g<single>\g<double>…"
 
-# Names that nothing else has in a sentence, unless one of these words says so: `state password: 3 entries`.
+# In a sentence, a strong name is always that of a secret, unless one of these words is before it:
+# `state password: 3 entries`.
 _NAMED_BEFORE = "".join(
     rf"(?<!{word} )" for word in ("class", "column", "field", "operator", "property", "state", "type", "unexpected")
 )
@@ -60,7 +62,7 @@ _STRONG_NAME = (
     r"|(?:access|account|api|private|sas)[_-]?key(?![_-]?id)"
     r"|(?:access|auth|bearer|id|oauth|refresh|sas|security|session|vault)[_-]?token|x-[\w-]*(?:token|authorization|secret))"
 )
-# Alone, these are words of messages too: only values that are no words are hidden.
+# These names are also ordinary words in messages, so only values that do not look like words are hidden.
 _WEAK_NAME = r"(?:authorization|credentials?|pwd|sas|secret|signature|token)"
 _NO_WORD = r"(?=[^\s'\",;&}\]]{6})(?=[^\s'\",;&}\]0-9/+=]*[0-9/+=])"
 # password: …, aws_secret_access_key = …, secret: …, --token …
@@ -114,7 +116,7 @@ def redact(text: str) -> str:
 
 
 def redact_path(path: str) -> str:
-    """Replace secrets in a path or URL as `redact` does; blanks are characters of it, also in its password."""
+    """Replace secrets in a path or URL as `redact` does; blanks do not end it, even in a password."""
     return _redact_options(_redact_urls(path))
 
 
@@ -144,7 +146,7 @@ def _decode(word: str) -> str:
 
 
 def _redact_urls(word: str) -> str:
-    """Return a text that is one word with the secrets of the URLs in it replaced."""
+    """Return a text, read as one word even if it has blanks, with the secrets of its URLs replaced."""
     if ":/" not in word:
         return word
     closers = word[len(word.rstrip(_CLOSERS)) :]
@@ -157,7 +159,7 @@ def _redact_urls(word: str) -> str:
         if query is not None and query < begin:
             break
         if begin < end:
-            # Hidden already.
+            # This URL is inside of text that is hidden already.
             continue
         scheme = _NOT_OF_A_SCHEME.split(word[max(0, found.start() - _LONGEST_SCHEME - 1) : found.start()])[-1].lower()
         at = _find_user(scheme, word, begin, last)
@@ -167,7 +169,7 @@ def _redact_urls(word: str) -> str:
         if at >= 0:
             shown.append(f"{word[end:begin]}…")
             if query is not None and query < at:
-                # The `@` may be part of a query, whose rest comes after it.
+                # A `?` or `#` is before the `@`: the text after the `@` may be the rest of a query.
                 return "".join((*shown, "@…", closers))
             end = at
     if query is not None and query + 1 + len(closers) < len(word):
@@ -176,12 +178,12 @@ def _redact_urls(word: str) -> str:
 
 
 def _find_user(scheme: str, word: str, begin: int, last: int) -> int:
-    """Return the index of the `@` after the user, password or token of the URL whose authority begins at an index.
+    """Return the index of the `@` that ends the user, password or token of a URL; -1 if the URL has none.
 
     Args:
         scheme: scheme of the URL, in lower case.
-        word: a text without blanks.
-        begin: index of the first character after the scheme and its slashes.
+        word: the text that contains the URL.
+        begin: index of the first character of its authority, after the scheme and its slashes.
         last: index of the last `@` of `word`, -1 without one.
     """
     if last < begin:

@@ -77,10 +77,10 @@ class CompletedCheckpoint:
     Attributes:
         checkpoint_id: its id.
         location: directory and `_metadata`.
-        properties: they say when it is discarded.
-        is_own: the job made it, so that all of its directory belongs to it.
+        properties: they say whether it is discarded when newer checkpoints subsume it.
+        is_own: whether the job wrote it, so that its whole directory may be removed with it.
         state_size: bytes of state.
-        persisted_size: bytes that it added.
+        persisted_size: bytes that it wrote itself, without files of earlier checkpoints that it references.
         duration: milliseconds of the longest snapshot of a subtask and of the publication.
     """
 
@@ -99,7 +99,7 @@ class CompletedCheckpoints:
     Args:
         num_retained: how many are kept; the newest checkpoint that is no savepoint stays in any case, since later
             incremental ones reference its files.
-        files: files by reference.
+        files: counts the references to files.
         disposal: deletes files.
     """
 
@@ -115,12 +115,12 @@ class CompletedCheckpoints:
 
     @property
     def latest(self) -> CompletedCheckpoint | None:
-        """The newest one."""
+        """The newest retained checkpoint or savepoint; None if there is none."""
         return self._retained[-1] if self._retained else None
 
     @property
     def latest_checkpoint(self) -> CompletedCheckpoint | None:
-        """The newest one that is no savepoint."""
+        """The newest retained checkpoint that is no savepoint; None if there is none."""
         return next((each for each in reversed(self._retained) if not each.properties.is_savepoint), None)
 
     def take_over(self, checkpoint: CompletedCheckpoint) -> None:
@@ -131,7 +131,7 @@ class CompletedCheckpoints:
         """Add a checkpoint that has just been published, and discard those that it subsumes.
 
         Args:
-            checkpoint: its files are registered.
+            checkpoint: the checkpoint, whose files are registered already (`SharedFiles.register`).
         """
         self._retained.append(checkpoint)
         kept = self.latest_checkpoint
@@ -148,10 +148,11 @@ class CompletedCheckpoints:
         self._discard()
 
     def _discard(self) -> None:
-        """Discard the subsumed checkpoints, and try again what the storage refused before.
+        """Discard the subsumed checkpoints, and retry the deletions that the storage refused before.
 
-        `_metadata` goes first: from then on no reader finds the checkpoint, so that a kill anywhere leaves files
-        without a checkpoint, never a checkpoint without files. Only then its references are released.
+        `_metadata` is deleted first, so that no reader finds the checkpoint any more; only then its references are
+        released. If the process is killed in between, files without a checkpoint are left, never a checkpoint without
+        files.
         """
         waiting, self._unretired = self._unretired, []
         for each in waiting:
@@ -164,7 +165,7 @@ class CompletedCheckpoints:
                 file for file in free if not _is_task_owned(file) and not (each.is_own and parent(file) == directory)
             )
             if each.is_own:
-                # The directory also has files of task attempts that were repeated.
+                # Remove the whole directory: it may hold files of failed task attempts, which no handle names.
                 self._disposal.remove([directory])
             else:
                 self._disposal.remove_if_empty(directory)
@@ -173,7 +174,7 @@ class CompletedCheckpoints:
 
 
 def _is_task_owned(file: Location) -> bool:
-    # Such files belong to tasks, and no handle may name all of them (`FsCheckpointStorageAccess`).
+    # Tasks own the files in `taskowned`, and may use some that no handle names (`FsCheckpointStorageAccess`).
     return TASK_OWNED in (parent(file).name, parent(parent(file)).name)
 
 
@@ -228,8 +229,8 @@ def list_files(
 
     Args:
         metadata: of the snapshot.
-        directory: of the snapshot, from which relative handles start.
-        path_mapping: current directories of absolute handles.
+        directory: of the snapshot; the paths of relative handles start here.
+        path_mapping: where the directories that absolute handles name are now.
 
     Raises:
         FormatError: a relative path leaves the directory.
@@ -242,9 +243,9 @@ def list_files(
 
 
 def name_files(metadata: CheckpointMetadata, directory: Location, path_mapping: PathMapping) -> frozenset[Location]:
-    """Return the files of this storage that a snapshot names, in reach or not: those that must not be deleted.
+    """Return all files that a snapshot names, even those outside its permitted directories: none may be deleted.
 
-    Arguments as for `list_files`.
+    Files on another storage are left out. Arguments as for `list_files`.
     """
     handles = (reference.handle for reference in list_references(metadata) if isinstance(reference.handle, _FILES))
     named = (name_file(handle, directory, path_mapping) for handle in handles)
@@ -252,7 +253,7 @@ def name_files(metadata: CheckpointMetadata, directory: Location, path_mapping: 
 
 
 def list_subtask_files(state: SubtaskState, directory: Location, beside: Iterable[Location]) -> frozenset[Location]:
-    """Return the files that one subtask references and that its checkpoint may name; others are never published.
+    """Return the files that one subtask references, without those that its checkpoint may not name.
 
     Args:
         state: of the subtask.
@@ -276,7 +277,7 @@ class SharedFiles:
     """The files that pending and completed checkpoints reference.
 
     Attributes:
-        frozen_by: why no file is released any more; empty where files are released.
+        frozen_by: the reason why `release` returns no files any more; empty as long as it does.
     """
 
     def __init__(self) -> None:
@@ -324,7 +325,7 @@ class SharedFiles:
             checkpoint_id: the checkpoint; its `_metadata` does not exist any more, or never did.
 
         Returns:
-            Files that nothing references, in a stable order, to be deleted now.
+            Files that nothing references any more, for the caller to delete, by path; none after `freeze`.
         """
         free: list[Location] = []
         for file in self._files.pop(checkpoint_id, ()):
@@ -338,7 +339,10 @@ class SharedFiles:
         return sorted((file for file in free if file not in self._protected), key=lambda file: file.path)
 
     def forget(self, checkpoint_id: int) -> None:
-        """Forget the references of a checkpoint that stays where it is and does not belong to the job any more."""
+        """Forget the references of a checkpoint that is kept, but does not belong to the job any more.
+
+        Files that only this checkpoint references are never released.
+        """
         for file in self._files.pop(checkpoint_id, ()):
             self._users[file].discard(checkpoint_id)
             if not self._users[file]:
@@ -352,19 +356,20 @@ _log = logging.getLogger(__name__)
 def claim_snapshot(
     snapshot: Snapshot, files: SharedFiles, completed: CompletedCheckpoints, properties: CheckpointProperties
 ) -> set[Location]:
-    """Take over a restored snapshot.
+    """Take over the ownership of a restored snapshot (CLAIM).
 
     Args:
         snapshot: the snapshot.
-        files: files by reference.
-        completed: the retained checkpoints, which it joins.
-        properties: of the checkpoints of the job, by which it is discarded.
+        files: gets the references of the snapshot.
+        completed: the retained checkpoints, to which the snapshot is added.
+        properties: of the job's own checkpoints; the snapshot is discarded by the same rules.
 
     Returns:
         Directories whose files new checkpoints may reference.
 
     Raises:
-        OutOfReachError: the snapshot names a file that it may not name; it is not claimed, which could delete the file.
+        OutOfReachError: a file is outside the directories that the snapshot may name. The snapshot is not claimed,
+            since the job could delete the file.
         StorageError: the storage fails.
     """
     listed = list_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
@@ -389,9 +394,9 @@ def recover_checkpoints(
 
     Args:
         directory: of the job.
-        files: files by reference; nothing is released any more if a checkpoint cannot be read.
-        completed: the retained checkpoints, which they join.
-        properties: by which they are discarded.
+        files: gets the references of the checkpoints; if one cannot be read, no file is released any more.
+        completed: the retained checkpoints, to which they are added.
+        properties: of the job's own checkpoints; those taken over are discarded by the same rules.
 
     Returns:
         The checkpoints by ascending id.
@@ -404,7 +409,7 @@ def recover_checkpoints(
         number = snapshot.metadata.checkpoint_id
         listed = name_files(snapshot.metadata, snapshot.location.directory, snapshot.path_mapping)
         files.register(number, listed)
-        # Files that an earlier run claimed outside of the directory may be needed by other snapshots.
+        # Files outside the directory belong to a snapshot that an earlier run claimed; other snapshots may need them.
         files.protect(file for file in listed if not file.path.startswith(f"{directory.path}/"))
         completed.take_over(CompletedCheckpoint(number, snapshot.location, properties))
     for location, error in unreadable:
@@ -430,7 +435,7 @@ class Disposal:
         self.directories: list[Location] = []
 
     def retire(self, metadata: Location) -> bool:
-        """Delete a `_metadata`; return whether it is gone, so that files of the checkpoint may go."""
+        """Delete a `_metadata` file; return whether it is gone, so that the files of the checkpoint may be deleted."""
         try:
             remove_file(metadata)
         except StateError as error:
@@ -490,10 +495,11 @@ class CheckpointDirectories:
     Attributes:
         root: the directory of checkpoints (`execution.checkpointing.dir`).
         job_id: 32 hexadecimal digits.
-        create_subdirectory: there is a directory by job id below `root` (`execution.checkpointing.create-subdir`).
+        create_subdirectory: whether checkpoints are in a subdirectory of `root` with the job id as its name
+            (`execution.checkpointing.create-subdir`).
 
     Raises:
-        UsageError: the job id is none.
+        UsageError: the job id is invalid.
     """
 
     root: Location
@@ -501,7 +507,7 @@ class CheckpointDirectories:
     create_subdirectory: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what is no job id: it becomes the name of a directory."""
+        """Refuse an invalid job id, since it becomes the name of a directory."""
         if JOB_DIRECTORY.fullmatch(self.job_id) is None:
             raise UsageError(f"{self.job_id!r} is not a job id", hint="Write 32 hexadecimal digits in lower case")
 
@@ -525,9 +531,9 @@ class CheckpointDirectories:
         return join(self.job, f"chk-{checkpoint_id}")
 
     def find_last_id(self) -> int:
-        """Return the highest id that a directory of the job names, completed or not; 0 where there is none.
+        """Return the highest id among the `chk-<id>` directories of the job; 0 if there are none.
 
-        The remains of a run that was killed count: their names are not used again.
+        Directories without `_metadata`, which a killed run has left, count too: their ids are not used again.
 
         Raises:
             StorageError: the storage fails.
@@ -535,7 +541,7 @@ class CheckpointDirectories:
         return max(self._list_ids(), default=0)
 
     def find_completed_after(self, checkpoint_id: int) -> Location | None:
-        """Return the directory of a completed checkpoint with a higher id, which another run has taken; None for none.
+        """Return the directory of a completed checkpoint with a higher id, taken by another run; None if there is none.
 
         Raises:
             StorageError: the storage fails.
@@ -580,17 +586,17 @@ def publish(
     """Write `_metadata` of a checkpoint whose data files are complete.
 
     Args:
-        transaction: of the directory of the checkpoint, entered; it is left where the checkpoint is published or may
-            be.
+        transaction: of the directory of the checkpoint, entered. After an error it is not exited if the checkpoint is
+            or may be published, since that would remove the files.
         metadata: of the checkpoint.
         beside: directories besides its own whose files it may name.
         require_time: raises an error if the checkpoint has expired; called before the commit.
 
     Returns:
-        None for a published checkpoint, else the error that leaves open whether it was published.
+        None if the checkpoint was published, else the error after which nobody knows whether it was.
 
     Raises:
-        StateError: it was not published; the transaction is still to be left.
+        StateError: the checkpoint was not published; the caller must exit the transaction.
     """
     try:
         transaction.stage(metadata, None, beside=beside)
@@ -608,12 +614,12 @@ def publish(
 def _find_out(target: Location, written: bytes) -> bool | None:
     """Return whether the `_metadata` is there after an error; None where that is not certain.
 
-    The last response of a storage may be lost after it has done what was asked (`PossibleInconsistentStateException`).
+    A storage may have written the file although its response was lost (`PossibleInconsistentStateException`).
     """
     try:
         found = read_file(join(target, METADATA_FILE))
     except MissingFileError as missing:
-        # Other causes, such as a permission, do not say that there is none.
+        # Other causes, such as a missing permission, do not prove that there is no file.
         return False if isinstance(missing.__cause__, FileNotFoundError | NotADirectoryError) else None
     except StateError:
         return None
@@ -635,7 +641,7 @@ def inline_small_files(state: SubtaskState, directory: Location, threshold: int)
     Args:
         state: of the subtask.
         directory: of the checkpoint.
-        threshold: files of this size are the largest that move.
+        threshold: size of the largest file that is inlined, in bytes.
 
     Raises:
         StateError: a file cannot be read or removed.

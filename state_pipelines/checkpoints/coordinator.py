@@ -141,9 +141,9 @@ class FailureReason(Enum):
     Attributes:
         message: Flink's words.
         cause: the usual cause, one sentence.
-        remedy: the usual remedy, one sentence; in Flink where it cannot arise here.
+        remedy: the usual remedy, one sentence; for a reason that cannot arise here, the remedy in Flink.
         is_preflight: whether the checkpoint failed before any task knew of it.
-        counts: whether the failure counts towards the tolerable ones (`isCountedAgainstFailureThreshold`).
+        counts: whether it counts against the number of tolerable failures (`isCountedAgainstFailureThreshold`).
         impossible: why the reason cannot arise here; empty where it can.
     """
 
@@ -318,7 +318,7 @@ class CheckpointFailure:
     is_in_doubt: bool = False
 
     def __str__(self) -> str:
-        """Flink's words, with the detail."""
+        """Flink's message for the reason, followed by the detail."""
         return f"{self.reason.message} {self.detail}".rstrip()
 
     def describe(self) -> dict[str, str]:
@@ -332,15 +332,16 @@ class CheckpointFailure:
 
 
 class FailureCounter:
-    """Failures of the checkpoint of a run, which the run survives by repeating it (`CheckpointFailureManager`).
+    """Counter of the failed checkpoints of a run, which repeats its checkpoint after a tolerable failure.
 
-    A success ends the run, so that all failures are consecutive.
+    The run ends with its first completed checkpoint, so that all its failures are consecutive
+    (`CheckpointFailureManager`).
 
     Args:
-        tolerable: failures that a run survives.
+        tolerable: number of failures that a run survives.
 
     Attributes:
-        tolerated: the failures so far.
+        tolerated: the failures that the run has survived so far.
     """
 
     def __init__(self, tolerable: int) -> None:
@@ -350,8 +351,8 @@ class FailureCounter:
     def is_tolerable(self, failure: CheckpointFailure) -> bool:
         """Count a failure; return whether the run goes on.
 
-        Failures that Flink does not count end a run, which has no other checkpoint. So does one after which the
-        checkpoint may be there: repeating it could count the input twice.
+        A failure that Flink does not count ends the run, which has no other checkpoint. So does a failure after which
+        the checkpoint may have been published: a repetition could process the same input twice.
         """
         if not failure.reason.counts or failure.is_in_doubt or len(self.tolerated) >= self._tolerable:
             return False
@@ -360,7 +361,7 @@ class FailureCounter:
 
 
 _MAGIC = 0x5443_6870
-# The newest version stores every field.
+# Version of `_metadata` in which handles are sent to the driver: only the newest one stores every field.
 _VERSION = VERSIONS[-1]
 
 
@@ -371,12 +372,12 @@ class TaskCheckpoint:
     Attributes:
         checkpoint_id: the checkpoint.
         operator_id: 16 bytes.
-        state: handles by the subtask's index.
+        state: handles of the subtask's state, and its index.
         state_size: bytes of all state that the handles name.
-        persisted_size: bytes that this checkpoint added; less than `state_size` where files are shared.
-        millis: duration of the snapshot and its upload, in milliseconds; the processing of input is none of it.
+        persisted_size: bytes that this checkpoint wrote; less than `state_size` where files are shared.
+        millis: duration of the snapshot and its upload, in milliseconds, without the processing of input.
         files: written to the directory of the checkpoint, with their checksums, for its manifest.
-        metadata_version: oldest version of `_metadata` that says how the values are written; 0 for any.
+        metadata_version: oldest version of `_metadata` that implies the Kryo release of the values; 0 if any does.
     """
 
     checkpoint_id: int
@@ -390,7 +391,7 @@ class TaskCheckpoint:
 
 
 def write_task_checkpoint(checkpoint: TaskCheckpoint) -> bytes:
-    """Write an acknowledgement.
+    """Write the acknowledgement of a task, which the driver reads with `read_task_checkpoint`.
 
     Raises:
         ValueRangeError: a handle cannot be stored.
@@ -423,7 +424,7 @@ def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint
         name: where they are from, for errors.
 
     Raises:
-        FormatError: they are not an acknowledgement, end early or go on after its end.
+        FormatError: the bytes are not an acknowledgement, end early or go on after its end.
     """
     reader = Reader(data, name)
     if reader.remaining < 4 or reader.i32() != _MAGIC:
@@ -549,8 +550,8 @@ class PeriodicSchedule:
     """Times at which the checkpoints of a stream may start; the first one starts at once.
 
     Attributes:
-        interval: milliseconds from the start of a checkpoint to that of the next one; None for no bound.
-        min_pause: milliseconds from the completion of a checkpoint to the start of the next one.
+        interval: least milliseconds between the starts of two checkpoints; None for no bound.
+        min_pause: least milliseconds between the completion of a checkpoint and the start of the next one.
         clock: the clock.
     """
 
@@ -564,7 +565,7 @@ class PeriodicSchedule:
         """Wait until a checkpoint may start, and note that it starts.
 
         Returns:
-            milliseconds by which the pause has postponed it.
+            milliseconds by which `min_pause` has delayed the start.
         """
         now = self.clock.read()
         due = now
@@ -579,7 +580,7 @@ class PeriodicSchedule:
         return rested - due
 
     def note_completion(self) -> None:
-        """Note that the checkpoint has completed, from which the pause counts."""
+        """Note that the checkpoint has completed: `min_pause` counts from now."""
         self._last_completion = self.clock.read()
 
 
@@ -590,7 +591,7 @@ class DeclaredOperator:
     Attributes:
         uid: the uid.
         parallelism: number of subtasks.
-        max_parallelism: number of key groups; None for that of the snapshot, or Flink's default without one.
+        max_parallelism: number of key groups; None for the one in the snapshot, or Flink's default for a new operator.
         name: the name, or None.
     """
 
@@ -626,7 +627,7 @@ def assign_operators(
     Args:
         wanted: the operators of the job.
         snapshot: the restored snapshot; None for a job that starts empty.
-        allow_non_restored_state: state of operators that the job does not have is dropped.
+        allow_non_restored_state: drop the state of operators that the job does not have, instead of raising.
 
     Raises:
         IncompatibleError: in Flink's words: an operator is missing, its max parallelism differs from the one that the
@@ -681,7 +682,7 @@ def _assign(wanted: DeclaredOperator, state: OperatorState | None, snapshot: Sna
 
 
 def _has_state(state: OperatorState) -> bool:
-    # As `OperatorSubtaskState.hasState`; the coordinator's state alone is dropped silently.
+    # As `OperatorSubtaskState.hasState`: an operator that has only coordinator state is dropped silently.
     return any(
         each.managed_operator_state is not None
         or each.raw_operator_state is not None
@@ -701,17 +702,17 @@ class CheckpointCoordinator:
     """Coordinates the checkpoints of one job.
 
     Args:
-        directories: where they are written.
+        directories: where the checkpoints are written.
         operators: the operators of the job.
         options: Flink's options.
         clock: the clock.
-        metadata_version: of what is published.
+        metadata_version: version of the `_metadata` files that it writes.
 
     Attributes:
         pending: the checkpoint that was triggered and has not ended, or None.
-        completed: the retained ones.
-        files: their files by reference.
-        failure: why the last checkpoint failed; None where it did not.
+        completed: the retained checkpoints.
+        files: references to files of pending and completed checkpoints.
+        failure: why the last checkpoint failed; None if it did not.
     """
 
     def __init__(
@@ -737,14 +738,14 @@ class CheckpointCoordinator:
     # Restore
 
     def restore(self, snapshot: Snapshot, claim_mode: ClaimMode | None = None) -> None:
-        """Note the snapshot that the tasks were restored from; ids of checkpoints follow its id.
+        """Note the snapshot that the tasks were restored from; new checkpoints get higher ids.
 
-        With CLAIM its files are counted and discarded when it is subsumed. With NO_CLAIM they are never deleted, and
-        the first checkpoint is full.
+        With CLAIM the job owns the snapshot: references to its files are counted, and a checkpoint that subsumes it
+        discards it. With NO_CLAIM its files are never deleted, and the first checkpoint is full.
 
         Args:
             snapshot: the restored snapshot.
-            claim_mode: default that of the options.
+            claim_mode: by default the mode in the options.
         """
         if (claim_mode or self.options.claim_mode) is ClaimMode.CLAIM:
             self._beside |= claim_snapshot(snapshot, self.files, self.completed, make_properties())
@@ -782,10 +783,10 @@ class CheckpointCoordinator:
     def trigger_savepoint(
         self, directory: Location, format_type: SavepointFormatType = SavepointFormatType.CANONICAL
     ) -> CheckpointTrigger:
-        """Trigger a savepoint below a directory, which is never discarded.
+        """Trigger a savepoint in a new subdirectory of `directory`; savepoints are never discarded.
 
         Raises:
-            StateError: as of `trigger_checkpoint`.
+            StateError: as `trigger_checkpoint`.
         """
         return self._open(make_savepoint_properties(format_type), directory)
 
@@ -828,12 +829,13 @@ class CheckpointCoordinator:
             taken: the snapshot of each subtask.
 
         Raises:
-            StateError: it was not published, and nothing of it is left; `failure` says why in Flink's words.
+            StateError: the checkpoint was not published, and its files are removed, or it is in doubt whether it was
+                published (`failure.is_in_doubt`); `failure` says why in Flink's words.
         """
         started = self._clock.read()
         pending = self._get_pending()
         trigger, number = pending.trigger, pending.trigger.checkpoint_id
-        # The longest subtask, and the publication so far; processing of input is not part of a checkpoint.
+        # A checkpoint takes as long as the slowest subtask and the publication; the processing of input does not count.
         longest = max((each.millis for each in taken), default=0)
         missing = list_missing(self.operators, taken)
         if missing:
@@ -862,7 +864,7 @@ class CheckpointCoordinator:
             raise self.abort(FailureReason.FINALIZE_CHECKPOINT_FAILURE, str(error)) from error
         self.pending = None
         if doubt is not None:
-            # It may have been published: its references stay, and a restart finds out whether it is complete.
+            # The checkpoint may have been published: keep its references; `recover` sees it after a restart if it was.
             reason = FailureReason.FINALIZE_CHECKPOINT_FAILURE
             raise self._note(CheckpointFailure(reason, number, str(doubt), is_in_doubt=True)) from doubt
         completed = CompletedCheckpoint(
@@ -882,8 +884,8 @@ class CheckpointCoordinator:
 
         Args:
             reason: why.
-            detail: what the failure says besides Flink's words.
-            cause: the error that caused the failure, which is returned with Flink's reason among its details.
+            detail: text to add to Flink's message.
+            cause: the error that caused the failure; it is returned, with Flink's reason among its `details`.
 
         Returns:
             The error to raise.

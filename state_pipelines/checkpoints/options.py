@@ -42,10 +42,10 @@ _AnyEnum = TypeVar("_AnyEnum", bound="Enum")
 
 
 def parse_millis(value: Any, key: str) -> int:
-    """Parse a duration to whole milliseconds; a `timedelta` is taken as it is.
+    """Parse a duration, which may be a `timedelta` already, to whole milliseconds.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not a duration.
     """
     length = value if isinstance(value, timedelta) else parse_duration(value, key)
     return length // timedelta(milliseconds=1)
@@ -55,7 +55,7 @@ def parse_memory_size(value: Any, key: str) -> int:
     """Parse a memory size, such as `20kb` or `32 MB`, to bytes (`MemorySize.parseBytes`).
 
     Raises:
-        UsageError: it is none, or does not fit in 64 bits.
+        UsageError: the value is not a memory size, or does not fit in 64 bits.
     """
     match = _SIZE.fullmatch(str(value).strip())
     unit = match and _SIZE_UNITS.get(match[2].lower())
@@ -71,7 +71,7 @@ def parse_bool(value: Any, key: str) -> bool:
     """Parse `true` or `false`, in any case.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the value is neither.
     """
     text = str(value).strip().lower()
     if text not in ("true", "false"):
@@ -83,7 +83,7 @@ def parse_int(value: Any, key: str) -> int:
     """Parse a whole number.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not a whole number.
     """
     text = str(value).strip()
     if isinstance(value, bool) or re.fullmatch(r"-?\d+", text) is None:
@@ -95,7 +95,7 @@ def parse_float(value: Any, key: str) -> float:
     """Parse a number.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not a number.
     """
     try:
         return float(value)
@@ -116,7 +116,7 @@ def parse_text(value: Any, key: str) -> str:
 
 
 def parse_word(kind: type[_AnyEnum]) -> Callable[[Any, str], _AnyEnum]:
-    """Make a parser of the members of an enumeration, in any case and with `-` for `_`, as Flink takes them."""
+    """Make a parser for names of the members of an enumeration, in any case and with `-` for `_`, as in Flink."""
 
     def parse(value: Any, key: str) -> _AnyEnum:
         if isinstance(value, kind):
@@ -131,12 +131,12 @@ def parse_word(kind: type[_AnyEnum]) -> Callable[[Any, str], _AnyEnum]:
 
 @dataclass(frozen=True)
 class ForeignOption:
-    """An option that has one value here.
+    """An option of Flink for which this package accepts one value only.
 
     Attributes:
         keys: the key of Flink 2, then older ones.
         parse: parses a value.
-        default: the only value that is accepted: Flink's default, but for the retention.
+        default: the only value that is accepted: Flink's default, except for the retention.
         reason: why no other one is possible.
     """
 
@@ -299,7 +299,7 @@ class CheckpointOptions:
         backend: the state backend.
         changelog: every change is logged, and a checkpoint uploads the changes since the last one.
         materialization: all state is uploaded again now and then, so that logs stay short.
-        materialization_interval: time between that.
+        materialization_interval: time between two such uploads.
         log_compression: logs are compressed (snappy).
         interval: time between the checkpoints of a stream; None for none.
         timeout: time after which a checkpoint expires: its snapshots and its publication, not the processing of input.
@@ -309,18 +309,18 @@ class CheckpointOptions:
         num_retained: completed checkpoints that are kept.
         incremental: checkpoints reference unchanged files of earlier ones.
         compression: snapshots are compressed (snappy); RocksDB's own files are compressed anyway.
-        inline_threshold: files smaller than this are inlined in `_metadata`.
+        inline_threshold: files up to this size are inlined in `_metadata`.
         directory: directory of checkpoints.
         create_subdirectory: a directory by job id is made below `directory`.
         local_backup: workers keep copies of the files of their last checkpoints.
-        local_directories: where, separated by commas or colons; None for the directory for temporary files.
+        local_directories: directories of these copies, separated by commas or colons; None for the temporary directory.
         restore_path: snapshot to restore.
-        claim_mode: its owner.
+        claim_mode: who owns that snapshot.
         allow_non_restored_state: state of operators that the job does not have is dropped.
         latency_tracking: accesses to keyed state are timed, and reported among the metrics of the function.
-        latency_interval: every how many accesses one is timed.
-        latency_history: values that a histogram of latencies keeps.
-        latency_variable: the name of the state is the value of the variable `state_name`, not a group.
+        latency_interval: one access in this many is timed.
+        latency_history: number of latencies that a histogram keeps.
+        latency_variable: metrics have the state name as the value of the variable `state_name`, not as a metric group.
     """
 
     backend: StateBackend = StateBackend.HASHMAP
@@ -350,7 +350,7 @@ class CheckpointOptions:
     latency_variable: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values out of bounds; no interval is shorter than the pause."""
+        """Refuse values out of bounds, and raise an interval below `min_pause` to it."""
         if self.interval is not None:
             self._require("interval", self.interval >= MIN_INTERVAL, f"at least {MIN_INTERVAL} ms")
         self._require("materialization_interval", self.materialization_interval > 0, "longer than 0")
@@ -361,13 +361,13 @@ class CheckpointOptions:
         self._require("latency_history", self.latency_history >= 1, "at least 1")
         self._require("num_retained", self.num_retained >= 1, "at least 1")
         self._require("inline_threshold", 0 <= self.inline_threshold <= MAX_INLINE_THRESHOLD, "at most 1 mb")
-        # As the coordinator of Flink does.
+        # Flink's `CheckpointCoordinator` does the same.
         if self.interval is not None and self.interval < self.min_pause:
             object.__setattr__(self, "interval", self.min_pause)
 
     @property
     def changelog_settings(self) -> ChangelogSettings | None:
-        """Settings of the changelog; None without."""
+        """Settings of the changelog; None if it is off."""
         if not self.changelog:
             return None
         interval = timedelta(milliseconds=self.materialization_interval) if self.materialization else None
@@ -386,7 +386,7 @@ class CheckpointOption:
     Attributes:
         name: field of `CheckpointOptions`.
         keys: the key of Flink 2, then older ones.
-        parse: parses a value; gets value and key.
+        parse: parses a value; called with value and key.
     """
 
     name: str
@@ -481,21 +481,21 @@ OPTIONS: tuple[CheckpointOption, ...] = (
 )
 """Options that mean something here."""
 
-# `execution.state-recovery.from-local` is a fall-back of the newer key, not an old name.
+# Flink still reads `execution.state-recovery.from-local` as a fallback of the newer key: it is not deprecated.
 _NOT_DEPRECATED = frozenset({_RECOVERY + "from-local"})
 
 
 def parse_options(options: Mapping[str, Any]) -> CheckpointOptions:
     """Parse Flink's options by their keys.
 
-    Options of state backends (`BACKEND_PREFIXES`) are not looked at. An option that has one value here is accepted at
-    that.
+    Options of state backends (`BACKEND_PREFIXES`) are ignored. `FOREIGN_OPTIONS` are accepted with their only possible
+    value.
 
     Args:
-        options: values by key, of today or an older one; a key of today wins.
+        options: values by current or older key; the current key wins.
 
     Returns:
-        All options, those that are not named at Flink's default.
+        All options; those that are not given have Flink's default.
 
     Raises:
         UsageError: a key is not known, a value is not of the type of its option or out of bounds, or it is not possible

@@ -81,7 +81,7 @@ _OPTIONS = (
 
 
 def code_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `NewCode`; it gets them as its argument `code`."""
+    """Add the options of `NewCode` to a command, which gets them as its argument `code`."""
 
     @wraps(command)
     def call(
@@ -201,7 +201,7 @@ def find_losses(report: CheckReport, old: JobDescription) -> list[StateCheck]:
 
 
 def show_check(report: CheckReport, console: Console) -> None:
-    """Print the verdict, and all that is not simply restored."""
+    """Print the verdict, and every check but those of serializers that Flink restores as they are."""
     style = "bold green" if report.ok else "bold red"
     backend = report.backend or "any backend"
     console.print(f"{report.verdict}: Flink {report.target}, {backend}", style=style)
@@ -225,7 +225,7 @@ def show_check(report: CheckReport, console: Console) -> None:
 
 
 def show_matches(matches: Sequence[OperatorMatch], request: str | None, console: Console) -> None:
-    """Print which operators of the new job could have the state of those that it lacks, and what renames them."""
+    """Print which operators of the new job may be renamed operators of the old one, and how to rename their state."""
     for each in matches:
         if each.new is not None:
             console.print(f"{each.old} is probably {each.new} now: {each.reason}", soft_wrap=True)
@@ -242,7 +242,7 @@ def show_matches(matches: Sequence[OperatorMatch], request: str | None, console:
 
 
 def show_group(group: CheckGroup, console: Console) -> None:
-    """Print why, what to do, and what Flink says."""
+    """Print the reason, the remedies and Flink's error of a group of checks."""
     each = group.checks[0]
     console.print(crop(group.title, 400), style="bold")
     if each.reason:
@@ -262,7 +262,7 @@ def show_group(group: CheckGroup, console: Console) -> None:
 def describe_new(
     new: str | None, code: NewCode, old: JobDescription, release: tuple[int, int], opener: Opener, *, upgrade: bool
 ) -> JobDescription:
-    """The new job: that of a snapshot, of a description, or the old one with the new code or on a newer Flink.
+    """Describe the new job: that of a snapshot or a description, or the old one with new code or on a newer Flink.
 
     Args:
         new: a snapshot or a description; None for the old job.
@@ -273,7 +273,7 @@ def describe_new(
         upgrade: the new job is the old one without changes, if nothing else describes it.
 
     Raises:
-        UsageError: nothing describes it, or a snapshot and types do.
+        UsageError: nothing describes the new job, or both a snapshot and types do.
     """
     if new is None and not code and not upgrade:
         raise UsageError(
@@ -285,10 +285,10 @@ def describe_new(
 
 
 def write_revision(location: Location, text: str) -> str:
-    """Write a revision file; its path.
+    """Write a revision file, and return its path.
 
     Raises:
-        TargetExistsError: there is one of this name.
+        TargetExistsError: a file of this name exists.
     """
     with create_file(location) as file:
         file.write(text.encode())
@@ -298,7 +298,7 @@ def write_revision(location: Location, text: str) -> str:
 def _write_draft(
     snapshot: Snapshot, new: JobDescription, report: CheckReport, directory: str
 ) -> tuple[list[str], list[str]]:
-    """The files that were written, one or none, and remarks."""
+    """Write a drafted revision unless it has no changes; return the paths of written files, and remarks."""
     location = resolve(directory)
     if is_directory(location) and list_directory(location):
         raise TargetExistsError(

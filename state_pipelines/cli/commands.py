@@ -70,9 +70,9 @@ class Interrupts:
         raise KeyboardInterrupt
 
     def terminate(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGTERM as an interrupt, by the handler of those: Spark cancels its jobs, starting processes waits."""
+        """Handle SIGTERM by the handler of SIGINT, which may cancel Spark jobs, or wait for processes to start."""
         if self.received and self._is_handled():
-            # `timeout` sends the signal to the process, and to its group: files are being removed already.
+            # `timeout` sends SIGTERM to the process, and again to its group: the first one is being handled.
             return
         self.received = number
         handler = signal.getsignal(signal.SIGINT)
@@ -81,37 +81,37 @@ class Interrupts:
                 handler(signal.SIGINT, frame)
                 return
         except Exception as error:
-            # The JVM of Spark may have received the signal too, and be gone.
+            # The handler of Spark fails if its JVM has received the signal too and is gone.
             raise KeyboardInterrupt from error
         finally:
             self.watch()
         raise KeyboardInterrupt
 
     def watch(self) -> None:
-        """Begin to repeat interrupts that are lost."""
+        """Start the thread that repeats lost interrupts."""
         if self._watch is None:
             self._watch = threading.Thread(target=self._repeat, name="repeat lost interrupts", daemon=True)
             self._watch.start()
 
     def finish(self) -> None:
-        """Repeat no interrupt any more."""
+        """Stop the thread that repeats lost interrupts."""
         self._finished.set()
         if self._watch is not None:
             self._watch.join()
 
     def _repeat(self) -> None:
-        """Raise the interrupt again as often as it is lost.
+        """Send the interrupt to the main thread again whenever it was lost.
 
-        Compiled code calls back into Python, for instance while modules are imported or kernels are compiled, and may
-        drop what that raises (`arrow::py::internal::InitPandasStaticData` imports pandas so). While files are removed
-        after an interrupt, the main thread handles it.
+        Compiled code that calls back into Python, for instance to import a module or to compile a kernel, may drop the
+        exception that the callback raises (`arrow::py::internal::InitPandasStaticData`, which imports pandas, does).
+        An interrupt that the main thread is handling, by removing files, is not lost.
         """
         looks = 0
         while not self._finished.wait(_PAUSE):
             looks = 0 if self._is_handled() else looks + 1
             if looks == _LOOKS:
                 looks = 0
-                # A signal, which ends waiting in the main thread too; `_thread.interrupt_main` only notes one.
+                # A real signal also ends a blocking call of the main thread; `_thread.interrupt_main` does not.
                 signal.pthread_kill(self._main or 0, signal.SIGINT)
 
     def _is_handled(self) -> bool:
@@ -129,9 +129,9 @@ class Interrupts:
 
 @contextmanager
 def keep_interrupts() -> Iterator[Interrupts]:
-    """Raise interrupts, and requests to end, in the block until one reaches its end, and note which it was.
+    """Raise `KeyboardInterrupt` in the block on SIGINT and SIGTERM, repeatedly until the block ends; note the signal.
 
-    Outside of the main thread, which alone receives signals, nothing changes; signals that are ignored stay so.
+    Outside of the main thread, which alone receives signals, nothing changes; ignored signals stay ignored.
     """
     interrupts = Interrupts()
     if threading.current_thread() is not threading.main_thread():
@@ -149,7 +149,7 @@ def keep_interrupts() -> Iterator[Interrupts]:
 
     def forget(lost: sys.UnraisableHookArgs) -> None:
         if lost.exc_type is KeyboardInterrupt:
-            # By the handler of Spark, for instance.
+            # Another handler of SIGINT, such as Spark's, raised an interrupt that was lost.
             interrupts.watch()
         else:
             unraisable(lost)
@@ -157,7 +157,7 @@ def keep_interrupts() -> Iterator[Interrupts]:
     sys.unraisablehook = forget
 
     def is_no_effect(record: logging.LogRecord) -> bool:
-        # The client of Spark logs interrupts, and that its JVM is gone, with tracebacks, and raises them all the same.
+        # Hide errors that Spark's client logs with tracebacks, and raises too: interrupts, and that its JVM is gone.
         kind = None if record.exc_info is None else record.exc_info[0]
         return kind is None or not (interrupts.received or kind is KeyboardInterrupt)
 
@@ -172,7 +172,7 @@ def keep_interrupts() -> Iterator[Interrupts]:
             signal.signal(number, former)
 
 
-# A command imports what it needs, and some need Spark: only the module of the called one is loaded.
+# Only the module of the called command is imported, since some modules import Spark.
 COMMANDS = {
     "inspect": ("inspect", "Show what a snapshot holds."),
     "read": ("read", "Show the rows of one state."),
@@ -209,7 +209,7 @@ UNDETERMINED = 3
 
 
 def load_command(name: str) -> click.Command:
-    """The command of a name; imports its module, where it is `command`, or `<name>_command` beside others."""
+    """Import the module of a command; return its `command`, or `<name>_command` from a module of several commands."""
     found = vars(import_module(f"state_pipelines.cli.{COMMANDS[name][0]}"))
     return cast("click.Command", found.get("command") or found[f"{name}_command"])
 
@@ -218,28 +218,28 @@ class CommandGroup(click.Group):
     """The root command: finds commands by name and turns errors into one line and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, in the order of a first use."""
+        """Return the names, in the order in which a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of a name; imports its module."""
+        """Return a command by its name, importing its module."""
         return load_command(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list in `--help`, without importing anything."""
+        """Write the list of commands in `--help` without importing their modules."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> object:
         """Run a command.
 
-        A reader that goes away (`| head`) ends it without a word.
+        If the reader of the output closes the pipe (`| head`), the command ends without an error.
         """
-        # What is read of a snapshot are values without cycles, of which there may be hundreds of thousands: looking
-        # through them again and again finds nothing.
+        # Commands may create hundreds of thousands of values, none of them in a reference cycle: the garbage collector
+        # would search them often and find nothing.
         gc.set_threshold(_NEW_OBJECTS)
         if isinstance(sys.stdout, io.TextIOWrapper):
-            # A terminal may have fewer characters than the names in a snapshot.
+            # Names in a snapshot may have characters that the encoding of the terminal lacks.
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             with keep_interrupts() as interrupts:
@@ -290,7 +290,7 @@ def _choose_code(error: StateError) -> int:
 
 
 def _invoke(call: Callable[[click.Context], object], ctx: click.Context, interrupts: Interrupts) -> object:
-    """Run a command; an error after a signal results from that, as where it has ended other processes."""
+    """Run a command; raise any error after a signal as an interrupt: the signal may have ended other processes."""
     try:
         return call(ctx)
     except click.exceptions.Exit:
@@ -302,7 +302,7 @@ def _invoke(call: Callable[[click.Context], object], ctx: click.Context, interru
 
 
 def _show_notes(error: BaseException | None) -> None:
-    """Print what was added to an error on its way, such as that files could not be removed."""
+    """Print the notes of an exception (`add_note`), for instance that files could not be removed."""
     from state_pipelines.snapshot.representation import escape_terminal
 
     for note in getattr(error, "__notes__", ()):
@@ -310,12 +310,12 @@ def _show_notes(error: BaseException | None) -> None:
 
 
 def _drop_output() -> None:
-    """Let the rest of the standard output, which may be in a buffer, go nowhere."""
+    """Discard the rest of the standard output, even what is still buffered."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Remember that tracebacks are wanted; the option may stand before or after the name of the command."""
+    """Note that tracebacks are wanted; the option is allowed before and after the name of the command."""
     if value:
         ctx.meta["debug"] = True
 

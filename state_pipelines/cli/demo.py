@@ -62,7 +62,7 @@ class OrdersExample:
     """The orders example.
 
     Attributes:
-        root: of the source tree.
+        root: root of the source tree.
         savepoints: directory that holds the savepoints.
         savepoint: the one that is migrated.
         migrations: the directory of revisions.
@@ -166,10 +166,10 @@ def find_example() -> OrdersExample:
 
 
 def prepare_home(directory: Path, *, keep: bool) -> Home:
-    """Make the directory of the demo, without what an earlier one left there.
+    """Make the directory of the demo; remove the results of an earlier demo from it unless `keep` is set.
 
     Raises:
-        UsageError: there is something in it that no demo made.
+        UsageError: the directory holds something that no demo made.
     """
     home = Home(directory.resolve())
     mark = home.directory / _MARK
@@ -217,7 +217,7 @@ def materialise(example: OrdersExample, home: Home, snapshot: Snapshot) -> RunRe
 
 
 def show_found(snapshot: Snapshot, console: Console) -> None:
-    """Print what was found."""
+    """Print the operators, the states and the size of the snapshot."""
     report = inspect(snapshot, count=True)
     states = [state for operator in report.operators for state in operator.states]
     entries = sum(state.entries or 0 for state in states)
@@ -245,7 +245,7 @@ def show_verdict(report: MigrationCheckReport, console: Console) -> None:
 
 
 def show_outcome(outcome: RunResult, snapshot: Snapshot, migration: Migration, console: Console) -> bool:
-    """Print what changed, which checks passed and where the new savepoint is; whether all is fine."""
+    """Print what changed, which checks passed and where the new savepoint is; return whether all is fine."""
     path = outcome.metadata.get("migrated_savepoint", {}).get("path")
     if path is not None:
         _show_change(snapshot, open_snapshot(str(path)), migration, console)
@@ -283,7 +283,7 @@ def _show_change(old: Snapshot, new: Snapshot, migration: Migration, console: Co
 def _sample(
     old: Snapshot, new: Snapshot, migration: Migration, changes: list[FieldChange]
 ) -> list[tuple[str, str, str]]:
-    """A few entries, the changed fields only: (key, before, after)."""
+    """Return a few entries as (key, before, after), with the changed fields only."""
     before_names = [each.before.partition(":")[0] for each in changes if each.change and each.before]
     after_names = [each.after.partition(":")[0] for each in changes if each.change and each.after]
     before, after = (_read_values(each, migration) for each in (old, new))
@@ -344,8 +344,8 @@ class ClusterDemo:
         example: directory of the orders example.
         cache: directory of the jars of Flink.
         directory: of everything that it writes.
-        console: for its answers.
-        progress: for what takes long.
+        console: prints the results.
+        progress: prints the steps that take long.
     """
 
     example: Path
@@ -355,7 +355,7 @@ class ClusterDemo:
     progress: Console
 
     def run(self) -> bool:
-        """Run it; whether the upgrade succeeded, and the broken one went back.
+        """Run the demo; return whether the upgrade succeeded, and the one to the broken program went back.
 
         Raises:
             UsageError: there is no JDK, or Flink cannot be downloaded.

@@ -149,7 +149,7 @@ def _show_operator(operator: OperatorDiff, console: Console) -> None:
 
 
 def _show_state(state: StateDiff, console: Console) -> None:
-    """Print what the table of states cannot store; of a state that is the same only how it was compared."""
+    """Print what the table of states has no columns for; of a state without differences, only how it was compared."""
     note = state.contents.note if state.contents is not None else ""
     examples = state.contents.examples if state.contents is not None else ()
     if state.presence is not Presence.BOTH:

@@ -42,12 +42,12 @@ _PACKAGE = re.compile(r"(?<![\w.])(?:[a-z_]\w*\.)+(?=[A-Z])")
 
 
 class SafeConsole(Console):
-    """A console that shows control characters in texts; its own, such as those of colors, it sends as they are."""
+    """A console that escapes the control characters in texts, but not those that it adds itself for colors."""
 
     def print(self, *objects: Any, style: str | Style | None = None, **options: Any) -> None:
-        """Print objects as rich does; a text that fits on a line without its layout, which takes 50 times as long.
+        """Print objects as rich does, but skip rich's layout, which is 50 times slower, for a text that fits on a line.
 
-        A text is one line: line breaks in it are those of names in a snapshot or of files.
+        Line breaks in a text are escaped: they can only come from names in a snapshot or of files.
         """
         objects = tuple(escape_line(each) if isinstance(each, str) else each for each in objects)
         if len(objects) > 1 or options or not all(isinstance(each, str) for each in objects):
@@ -74,7 +74,7 @@ class SafeConsole(Console):
         return is_plain and not (self.no_color or self.legacy_windows or self.is_jupyter)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a text or table, with what texts hold escaped."""
+        """Yield the segments of a text or table, with the control characters of its texts escaped."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(escape_terminal(segment.text), segment.style)
 
@@ -86,18 +86,18 @@ def echo(text: str, *, nl: bool = True, err: bool = False) -> None:
 
 @contextmanager
 def describe_published(path: str | None, *, as_json: bool) -> Iterator[None]:
-    """Describe a snapshot that a command has published; what fails meanwhile does not fail the command.
+    """Keep an error in the block, which prints a description of a published snapshot, from failing the command.
 
     Args:
-        path: the snapshot; None where nothing was published, so that errors are errors.
-        as_json: where the description fails, JSON that names the path is printed in its place.
+        path: the snapshot; None if nothing was published, so that errors are raised.
+        as_json: after an error, print the path of the snapshot as JSON, not as text.
     """
     try:
         yield
     except BrokenPipeError:
         raise
     except Exception as error:
-        # Errors of any class: the snapshot is published even when its description fails.
+        # Catch errors of any class: the snapshot is published even if its description fails.
         if path is None:
             raise
         if click.get_current_context().meta.get("debug"):
@@ -108,7 +108,7 @@ def describe_published(path: str | None, *, as_json: bool) -> Iterator[None]:
         with suppress(OSError):
             click.echo(json.dumps({"path": path}) if as_json else escape_terminal(f"new snapshot: {path}"))
         if isinstance(error, OSError):
-            # What is in the buffer of the standard output would fail again when Python ends.
+            # Discard the buffered output: writing it would fail again when Python exits.
             with suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -124,7 +124,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 class _LineTable(Table):
-    """A table whose texts are one line each, but for where a column is too narrow."""
+    """A table that escapes line breaks in its texts; a text is wrapped only where its column is too narrow."""
 
     def add_row(self, *renderables: RenderableType | None, **options: Any) -> None:
         """Add a row as rich does."""
@@ -149,7 +149,7 @@ def print_table(
     right: tuple[str, ...] = (),
     depth: int = 1,
 ) -> None:
-    """Print a table (`make_table`), two columns to the right for each level of depth."""
+    """Print a table (`make_table`), indented by two characters for each level of depth."""
     table = make_table(*columns, right=right)
     for row in rows:
         table.add_row(*row)
@@ -157,25 +157,25 @@ def print_table(
 
 
 def print_notes(console: Console, notes: Iterable[str]) -> None:
-    """Print what a person should know about a plan or a result."""
+    """Print the notes about a plan or a result."""
     for note in notes:
         console.print(f"note: {note}", soft_wrap=True)
 
 
 def indent(content: Table | Text | Padding | str) -> Padding:
-    """`content`, two columns to the right."""
+    """Return `content`, indented by two characters."""
     shown = escape_line(content) if isinstance(content, str) else content
     return Padding(shown, (0, 0, 0, 2), expand=False)
 
 
 def crop(text: str, size: int) -> Text:
-    """`text`, at most `size` characters of it."""
+    """Return `text`, cut to at most `size` characters."""
     text = escape_line(text)
     return Text(text if len(text) <= size else f"{text[: size - 1]}…")
 
 
 def shorten_classes(text: str) -> str:
-    """The readable form of a serializer without the packages of its classes."""
+    """Remove the packages of class names from the description of a serializer."""
     return _PACKAGE.sub("", text)
 
 
@@ -223,7 +223,7 @@ def _make_bar(console: Console) -> Progress:
 
 @contextmanager
 def show_progress(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar when stderr is a terminal; yields what receives the number of finished tasks, and of all."""
+    """Show a progress bar if stderr is a terminal; yield its callback (number of finished tasks, number of tasks)."""
     with _make_bar(console) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -246,7 +246,7 @@ def show_proof(report: ProofReport, console: Console) -> None:
 
 
 def show_failed_proof(report: object, *, as_json: bool) -> None:
-    """Print the report of a proof that failed; nothing where an error has none."""
+    """Print the report of a failed proof; print nothing if the error has no report."""
     if not isinstance(report, ProofReport):
         return
     if as_json:

@@ -152,8 +152,8 @@ def command(
 
 
 def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, max_parallelism: int | None) -> Balance:
-    """Measure as much as `inspect` counts."""
-    # Rescaling is a large part of the library, and few look at the balance.
+    """Measure the balance; count entries if `inspect` does, given the same options."""
+    # Imported late: `balance` imports the code for rescaling, which is large, and most calls need no balance.
     from functools import partial
 
     from state_pipelines.operations.balance import measure_balance
@@ -350,7 +350,7 @@ def _guess(state: StateReport) -> str | None:
 
 
 def _describe_python(value: str, state: PythonReport) -> str:
-    """The declared type of a state of a Python function, or a guess, and what it is in Java."""
+    """Describe the declared or guessed type of a state of a Python function, and its name and type in Java."""
     java = f"{state.java_name}: {shorten_classes(state.java_value)}"
     return f"{value} ({java})" if state.guess is None else f"{java}; guess: {state.guess or 'none'}"
 

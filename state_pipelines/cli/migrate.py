@@ -83,7 +83,7 @@ class MigratedState:
         operator: label.
         state: its name now; empty when it is dropped.
         origins: states of the old snapshot that it comes from.
-        fields: what happened to its fields, or of the state as a whole.
+        fields: the changes of its fields, or a single change of the state as a whole.
     """
 
     operator: str
@@ -93,11 +93,11 @@ class MigratedState:
 
 
 def list_changes(plans: Mapping[str, OperatorPlan], chain: Chain, snapshot: Snapshot) -> list[MigratedState]:
-    """Changes of a chain of migrations.
+    """List the states that a chain of migrations changes.
 
     Args:
         plans: by label of the operator.
-        chain: what was planned.
+        chain: the planned migrations.
         snapshot: the old snapshot.
     """
     changes = []
@@ -133,7 +133,7 @@ def trace_fields(
         MigrationError: one of the payloads has no fields.
     """
     before, after = _list_fields(old, context), _list_fields(new, context)
-    # By present name: the name in the old value (None when it was added) and what happened on the way.
+    # Current name of a field -> (its name in the old value, None for an added field; notes on its changes).
     fields: dict[str, tuple[str | None, list[str]]] = {name: (name, []) for name in before}
     for step in steps:
         _note_step(step, fields)
@@ -249,8 +249,8 @@ class Route:
 
     Attributes:
         chain: migrations with their directions, in order.
-        start: where the snapshot is; empty for a single file.
-        end: where it is to be; empty for a single file.
+        start: revision of the snapshot; empty for a single file.
+        end: revision to reach; empty for a single file.
     """
 
     chain: list[tuple[Migration, Direction]]
@@ -259,7 +259,7 @@ class Route:
 
     @property
     def names(self) -> list[str]:
-        """`upgrade 0001` and so on."""
+        """Direction and revision of each migration, such as `upgrade 0001`."""
         return [f"{direction} {migration.revision}" for migration, direction in self.chain]
 
 
@@ -376,10 +376,10 @@ def command(
 
 
 def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start: str | None) -> Route:
-    """The way of a snapshot to a revision.
+    """Find the revisions to apply so that a snapshot gets to the revision `end`.
 
     Raises:
-        MigrationError: it cannot be determined where the snapshot is.
+        MigrationError: the revision of the snapshot cannot be determined.
         NotFoundError, UsageError: as `RevisionDirectory.between`.
     """
     report_path = directory.current(snapshot).require() if start is None else directory.name(directory.locate(start))
@@ -389,10 +389,10 @@ def find_route(directory: RevisionDirectory, snapshot: Snapshot, end: str, start
 
 
 def find_report(path: str) -> Path:
-    """The file of a report, which must be one that can be written; reported before any work is done.
+    """Return the path of a report, after checking it, so that an error is reported before any work is done.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: the path does not end in .md or .json, or its directory does not exist.
     """
     report_path = Path(path)
     where = Where(file=path)
@@ -404,10 +404,10 @@ def find_report(path: str) -> Path:
 
 
 def write_report(report_path: Path, route: Route, reports: Sequence[object]) -> None:
-    """Write what the proof found, of each operator; whoever reads the file sees all of it or the one before.
+    """Write the proofs of all operators to a file, which is replaced as a whole: no reader sees an incomplete one.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     proofs = [each for each in reports if isinstance(each, ProofReport)]
     if report_path.suffix == ".json":

@@ -61,7 +61,7 @@ def choice_option(name: str, choices: Iterable[Enum], default: Enum, help: str) 
 def _use_storage_options(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
     if value is not None:
         use_storage_options(load_storage_options(value))
-        # An environment variable, because processes that Spark starts read it too.
+        # Set the environment variable too: processes that Spark starts read it.
         os.environ[VARIABLE] = (
             str(Path(value).absolute()) if not is_options_text(value) and Path(value).exists() else value
         )
@@ -118,19 +118,19 @@ class Opener:
     declarations: Declarations
 
     def open(self, path: str) -> Snapshot:
-        """Open the snapshot at `path`, and check that the declarations name what it has (`check_declared_names`)."""
+        """Open the snapshot at `path`, and check that it has what the declarations name (`check_declared_names`)."""
         (snapshot,) = self.open_together(path)
         return snapshot
 
     def open_together(self, *paths: str) -> list[Snapshot]:
-        """Open snapshots to which the declarations apply together: each is about one of them at least."""
+        """Open snapshots, and check that what each declaration names exists in at least one of them."""
         snapshots = [self.open_unchecked(path) for path in paths]
         for note in check_declared_names(*snapshots):
             echo(f"note: {note}", err=True)
         return snapshots
 
     def open_unchecked(self, path: str) -> Snapshot:
-        """Open one of many snapshots, not all of which have what is declared."""
+        """Open a snapshot without this check, as one of many of which not all have what is declared."""
         return open_snapshot(path, self.declarations, path_mapping=self.path_mapping, allow_roots=self.allow_roots)
 
 
@@ -158,11 +158,11 @@ _VARYING = re.compile(rf"^{_SUBJECT.pattern}|\[file [^\]]*\]")
 def finish_with_notes(
     notes: Sequence[str], *, strict: bool, damage: Sequence[str] = (), undetermined: bool = False
 ) -> None:
-    """Print what could not be shown to stderr, and end the command where that sets its exit code.
+    """Print notes on what could not be shown to stderr, and exit if they determine the exit code.
 
     Args:
         notes: what could not be shown, and why.
-        strict: anything of it is exit code 3.
+        strict: exit with code 3 if there are any notes.
         damage: errors about bytes that are damaged or missing; exit code 2.
         undetermined: some notes are about formats of an unknown version; exit code 3.
     """
@@ -181,7 +181,7 @@ def finish_with_notes(
 
 
 def group_notes(notes: Sequence[str]) -> list[str]:
-    """Return notes of which those that differ in operator, state or file alone are one, with the number of the others.
+    """Merge notes that differ only in operator, state or file into one, which names or counts the others.
 
     Args:
         notes: texts that may begin with `operator …: state …`, and name files in brackets.
@@ -211,13 +211,13 @@ def discard_left_over(target: str) -> None:
 
 @dataclass(frozen=True)
 class Excludes:
-    """An option does not go with others.
+    """Rule: an option cannot be combined with any of some others.
 
     Attributes:
         option: such as `--json`.
-        others: options, each of which it does not go with.
+        others: options that it cannot be combined with.
         reason: why.
-        values: the values of the others that count; all of them if there are none.
+        values: values of the others that are excluded; empty for all values.
     """
 
     option: str
@@ -226,7 +226,11 @@ class Excludes:
     values: tuple[str, ...] = ()
 
     def check(self, given: Mapping[str, tuple[str, object]]) -> None:
-        """Refuse the options of a call: by any of their names, the one that was used and the value."""
+        """Refuse the options of a call that break the rule.
+
+        Args:
+            given: see `list_given`.
+        """
         if self.option not in given:
             return
         for other in self.others:
@@ -242,7 +246,7 @@ class Excludes:
 
 @dataclass(frozen=True)
 class Needs:
-    """Options have no effect without another one.
+    """Rule: some options have no effect without one of some others.
 
     Attributes:
         options: such as `--apply`.
@@ -255,7 +259,7 @@ class Needs:
     reason: str
 
     def check(self, given: Mapping[str, tuple[str, object]]) -> None:
-        """Refuse the options of a call, as `Excludes.check`."""
+        """Refuse the options of a call that break the rule; see `Excludes.check`."""
         if not given.keys().isdisjoint(self.others):
             return
         for option in self.options:
@@ -277,7 +281,7 @@ class RuledCommand(click.Command):
     """
 
     def __init__(self, *arguments: Any, rules: Sequence[Rule] = (), **options: Any) -> None:
-        """Take rules besides the arguments of a command of click."""
+        """Take the rules, and the arguments of `click.Command`."""
         super().__init__(*arguments, **options)
         self.rules = tuple(rules)
 
@@ -294,7 +298,7 @@ class RuledCommand(click.Command):
 
 
 def list_given(ctx: click.Context) -> dict[str, tuple[str, object]]:
-    """List the options and arguments of a call, by each of their names: the name to show, and the value."""
+    """Map every name of each option and argument of a call to (the name to show in messages, the value)."""
     found: dict[str, tuple[str, object]] = {}
     for parameter in ctx.command.params:
         value = ctx.params.get(parameter.name or "")
@@ -312,7 +316,7 @@ def list_given(ctx: click.Context) -> dict[str, tuple[str, object]]:
 
 
 def model_options(model: type[BaseModel]) -> Callable[..., Any]:
-    """Give a command the options of a model, in its order; their values come as `add_options` takes them."""
+    """Add the options of a model to a command, in the model's order; `add_options` takes their values."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for fields in reversed(list(_group(model).values())):
@@ -323,7 +327,7 @@ def model_options(model: type[BaseModel]) -> Callable[..., Any]:
 
 
 def add_options(model: type[BaseModel], content: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Add what options say to the content of a request, which stays as it is.
+    """Return a copy of the content of a request, with the values of options added.
 
     Args:
         model: the model of the request.
@@ -331,7 +335,7 @@ def add_options(model: type[BaseModel], content: Mapping[str, Any], values: Mapp
         values: of the options, by the names of their parameters.
 
     Raises:
-        UsageError: an option does not have its form, or is given twice for one subject.
+        UsageError: the text of an option is malformed, or an option is given twice for the same subject.
     """
     content = dict(content)
     for name, fields in _group(model).items():
@@ -358,7 +362,7 @@ def add_options(model: type[BaseModel], content: Mapping[str, Any], values: Mapp
 
 
 def _group(model: type[BaseModel]) -> dict[str, list[OptionField]]:
-    """Fields by option: one may be about everything, and about one subject."""
+    """Group fields by option: an option may have a field for all subjects, such as operators, and one per subject."""
     found: dict[str, list[OptionField]] = {}
     for field in list_options(model):
         found.setdefault(field.name, []).append(field)
@@ -394,7 +398,7 @@ def _make_option(fields: list[OptionField]) -> Callable[..., Any]:
     if own.kind is bool:
         return click.option(own.name, is_flag=True, help=own.help)
     names = tuple(filter(None, (own.name, own.other_name)))
-    # Nothing that is not given is added to a request, so that the default is only shown.
+    # The default is only shown in the help: an option that is not given adds nothing to the request.
     default = getattr(own.default, "value", own.default)
     shown = f"{own.help}  [default: {default}]" if isinstance(default, str) and default else own.help
     if own.choices:
@@ -404,10 +408,10 @@ def _make_option(fields: list[OptionField]) -> Callable[..., Any]:
 
 
 def _parse(text: str, own: OptionField | None, inner: OptionField, syntax: str) -> tuple[str, str, str]:
-    """Subject, detail and value of a text; the subject is empty where it is about everything."""
+    """Return subject, detail and value of the text of an option; the subject is empty if it applies to everything."""
     if not inner.value:
         return text, "", ""
-    # A number has no `=`, other values may have several.
+    # An option with an optional subject has a number as its value, without `=`; other values may have several.
     subject, equals, value = text.rpartition("=") if own is not None else text.partition("=")
     if own is None and not (subject and equals and value):
         raise UsageError(f"{text!r} does not have the form {syntax}")
@@ -443,8 +447,8 @@ def _set(content: dict[str, Any], field: OptionField, value: object, subject: st
 
 
 def _open(content: dict[str, Any], name: str) -> dict[str, Any]:
-    """The mapping of a name, to add to; a new one where there is none, or nothing after the name."""
-    # In YAML a name may be a number, and one mapping may have several names (aliases): a copy belongs to this one.
+    """Replace the mapping under a name by a copy, and return that; an empty one if there is none or it is null."""
+    # A key in YAML may be a number. Several keys may share one mapping (aliases): the copy belongs to this one alone.
     key: Any = next(_find_keys(content, name), name)
     content[key] = inner = dict(content.get(key) or {})
     return inner

@@ -144,7 +144,7 @@ def draw_key_groups(loads: Sequence[int], width: int = WIDTH) -> str:
 
 
 def draw_borders(each: StateDistribution, width: int = WIDTH) -> str:
-    """Draw the begin of each subtask below the columns of `draw_key_groups`."""
+    """Mark the first key group of each subtask below the columns of `draw_key_groups`."""
     width = min(width, each.max_parallelism)
     line = [" "] * width
     for subtask in each.subtasks:
@@ -153,7 +153,7 @@ def draw_borders(each: StateDistribution, width: int = WIDTH) -> str:
 
 
 def draw_bar(value: int, largest: int, width: int = _BAR) -> str:
-    """A bar of up to `width` characters; what is not nothing has at least an eighth of one."""
+    """Draw a bar of up to `width` characters; a value above 0 has at least an eighth of a character."""
     eighths = -(-value * 8 * width // largest) if largest else 0
     return "█" * (eighths // 8) + (_EIGHTHS[eighths % 8] if eighths % 8 else "")
 
@@ -171,7 +171,7 @@ def parse_ttl(texts: Sequence[str]) -> dict[str, timedelta]:
     """Times to live from texts `DURATION` (all states) or `STATE=DURATION`.
 
     Raises:
-        UsageError: a text has another form, or two are of one state.
+        UsageError: a text is malformed, or two texts are for the same state.
     """
     found: dict[str, timedelta] = {}
     for text in texts:

@@ -85,7 +85,7 @@ class _Unread:
     """Printed entries that could not be decoded, and state that could not be read.
 
     Attributes:
-        counts: by operator, state and reason the number of lines.
+        counts: number of lines by operator, state and reason.
         errors: why state could not be read at all.
         damage: errors about bytes that are damaged or missing.
         has_undetermined: a format has a version that is not known.
@@ -97,7 +97,7 @@ class _Unread:
     has_undetermined: bool = False
 
     def see(self, line: Line) -> str:
-        """The text of a line, which is taken note of."""
+        """Return the text of a line, and note if it was not decoded or read."""
         text = dumps(line)
         if line["kind"] is LineKind.UNREAD:
             (self.damage if line["damaged"] else self.errors).append(str(line["error"]))
@@ -119,7 +119,7 @@ class _Unread:
 
 
 def write_lines(lines: Iterable[str], output: BinaryIO) -> None:
-    """Write lines, of which each may be a large part of the memory; those before an error are written too."""
+    """Write lines one at a time, since a line may be large; those before an error are written too."""
     try:
         for line in lines:
             output.write(line.encode())
@@ -231,7 +231,7 @@ def _split_names(names: str | None) -> list[str] | None:
 
 
 def _note_reasons(batches: Iterable[pa.RecordBatch], reasons: Counter[str]) -> Iterator[pa.RecordBatch]:
-    """The batches; their column `reason` is counted."""
+    """Yield the batches, and count the values in their column `reason`."""
     for batch in batches:
         if "reason" in batch.schema.names:
             reasons.update(each for each in batch.column("reason").to_pylist() if each is not None)
@@ -256,7 +256,7 @@ def _list_states(snapshot: Snapshot, *, as_json: bool) -> bool:
 
 
 def _describe_states(operator: Operator) -> Iterator[dict[str, str | None]]:
-    """Return a row per state and per error; a single one for an operator without states."""
+    """Yield a row per state and per error, or a single row for an operator without either."""
     row: dict[str, str | None] = dict.fromkeys(("operator", "name", "state", "kind", "type", "error"))
     row |= {"operator": operator.label, "name": operator.name}
     found = operator.survey()
@@ -283,11 +283,11 @@ def take(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.Re
 
 
 def write_parquet(schema: pa.Schema, batches: Iterable[pa.RecordBatch], path: str) -> int:
-    """Write a Parquet file batch by batch; the number of rows.
+    """Write a Parquet file batch by batch, and return the number of rows.
 
     Raises:
         TargetExistsError: there is a file of this name.
-        UnsupportedError: Parquet has no form for a column.
+        UnsupportedError: Parquet has no type for a column.
     """
     location = resolve(path)
     rows, finished = 0, False
@@ -308,8 +308,8 @@ def _open_writer(file: IO[bytes], schema: pa.Schema, path: str) -> pq.ParquetWri
     try:
         return pq.ParquetWriter(file, schema)
     except pa.ArrowNotImplementedError as error:
-        # Which types Parquet has no form for (structs without fields, say) depends on the release of Arrow, which tells
-        # it only here, where it makes a schema of Parquet out of its own.
+        # Which types Parquet cannot hold (structs without fields, for example) depends on the release of Arrow, which
+        # raises the error only here, where it converts its schema to that of Parquet.
         raise UnsupportedError(
             f"Parquet cannot hold a column: {error}", where=Where(file=path), hint="Choose others with --columns"
         ) from None
@@ -317,7 +317,7 @@ def _open_writer(file: IO[bytes], schema: pa.Schema, path: str) -> pq.ParquetWri
 
 def show_rows(names: list[str], batches: Iterable[pa.RecordBatch], limit: int) -> None:
     """Print rows for people, and whether there are more."""
-    # One row more than is shown tells whether there are more.
+    # Take one row more than is shown, to know whether there are more.
     rows = [row for batch in take(batches, limit + 1) for row in to_rows(batch)]
     shown = rows[:limit]
     # Hide the column of the namespace if it is null in all rows.

@@ -95,7 +95,7 @@ def command(
     opened = opener.open_unchecked(snapshot) if request.take or request.merge.snapshots else opener.open(snapshot)
     plan = plan_rescale(
         opened,
-        # A dry run needs a directory in name only, one that is not there.
+        # A dry run writes nothing, but the plan needs the name of a directory that does not exist.
         name_scratch(opened.location.directory) if target is None else resolve(target),
         request,
         open_other=opener.open_unchecked,

@@ -84,7 +84,7 @@ def read_plan(path: str, fingerprint: str) -> tuple[PlannedPath, ...]:
 
 
 def show_result(result: ApplyResult, *, as_json: bool) -> bool:
-    """Print the result of an application; returns whether all of it was done."""
+    """Print the result of applying a plan; return whether all of the plan was done."""
     if as_json:
         click.echo(json.dumps(result.to_json(), indent=2))
         return result.finished
@@ -341,7 +341,7 @@ def _change_pins(
     if pin is not None:
         directory, path = _find_pinnable(roots, pin, keys)
         pin_snapshot(directory, path, reason=reason, tags=tags, keys=keys)
-    # Pin files of directories above the roots protect snapshots of the roots too.
+    # Pin files in directories above the roots protect snapshots below the roots too.
     above = dict.fromkeys(each for root in roots for each in find_above(root.location)[0])
     directories = [*(root.location for root in roots), *above]
     if unpin is not None:
@@ -375,7 +375,7 @@ def _find_pinnable(roots: Sequence[Root], path: str, keys: PathKeys) -> tuple[Lo
 
 
 def _find_pinned(directories: Sequence[Location], path: str, keys: PathKeys) -> Location:
-    """The directory whose pin file has a pin; the first one where none has it."""
+    """Return the directory whose pin file pins `path`; the first directory if none does."""
     for each in directories:
         base = keys.directory_key(each.url)
         wanted = set(find_pinned_keys(base, path, keys))

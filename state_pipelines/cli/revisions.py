@@ -92,7 +92,7 @@ def list_changed_states(migration: Migration) -> list[str]:
 
 
 def is_reversible(migration: Migration) -> bool:
-    """Whether a revision can be taken back."""
+    """Return whether a revision can be downgraded."""
     return not any(change.impossible for change in migration.changes)
 
 
@@ -237,7 +237,7 @@ def revision_command(
         world = describe_new(new, code, job, parse_release(target), opener, upgrade=upgrade)
         draft = draft_revision(snapshot, world, name, before=chain, revises=revises, description=message)
         if world.keeps_classes and not chain:
-            # Serializers that stay the same may have other bytes on another Flink, which only a check knows.
+            # A serializer that stays the same may write other bytes on another Flink, which only `check_jobs` finds.
             report = check_jobs(job, world, target=target)
             missing = explain_missing(report, world, draft.migration, draft.remarks)
             draft = replace(draft, remarks=(*draft.remarks, *missing))
@@ -264,7 +264,7 @@ def revision_command(
 
 
 def name_revision(known: Sequence[Migration], message: str) -> str:
-    """The next number and the message, such as `0002_currency`.
+    """Name a revision after the next number and the message, such as `0002_currency`.
 
     Raises:
         UsageError: the message has no letter or digit.

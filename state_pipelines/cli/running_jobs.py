@@ -87,7 +87,7 @@ def status_command(
 
 
 def show_report(report: JobReport, console: Console) -> None:
-    """Print a job."""
+    """Print the report of a running job."""
     job = report.job
     restarts = report.load.restarts if report.load is not None else None
     console.print(f"{job.name}  {job.status}  {job.id}", style="bold", soft_wrap=True)
@@ -171,7 +171,7 @@ def _show_failures(report: JobReport, console: Console) -> None:
 
 
 def _name_failed(failed: Sequence[FailedCheckpoint]) -> str:
-    """Failed checkpoints with one reason, newest first, in a few words."""
+    """Describe failed checkpoints that have the same reason, newest first, in a few words."""
     last = failed[0]
     kind = "savepoint" if last.is_savepoint else "checkpoint"
     more = f" and {plural(len(failed) - 1, 'earlier one')}" if len(failed) > 1 else ""
@@ -265,9 +265,10 @@ _NAMED = re.compile(rf"(`|\(|state-pipelines )(flink|{'|'.join(COMMANDS)})\b[^`;
 
 
 def name_settings(text: str, command: click.Command) -> str:
-    """Return a text in which options that a command does not have are the fields of the description of the job.
+    """Replace options that a command does not have by the fields of the job description with the same meaning.
 
-    Reading, checking and migrating name the options of their own commands. What another command is called with stays.
+    Errors of reading, checking and migrating name options of `read`, `check` and `migrate`. Options after the name of
+    another command are kept.
     """
     known = {option for each in command.params for option in each.opts}
 
@@ -350,7 +351,7 @@ def load_request(path: str, path_mapping: tuple[str, ...], *, allow_python: bool
 
 
 def make_reporter(*, as_json: bool) -> Callable[[str], None]:
-    """Return what prints the steps to the standard error, unless JSON is wanted."""
+    """Return a callback that prints a step to stderr, unless JSON is wanted."""
 
     def report(text: str) -> None:
         if not as_json:

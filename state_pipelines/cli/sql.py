@@ -147,7 +147,7 @@ def split_pair(text: str, option: str) -> tuple[str, str]:
     """Split `NAME=VALUE`.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is no such pair.
     """
     name, equals, value = text.partition("=")
     if not name or not equals or not value:

@@ -84,7 +84,7 @@ def command(
 
 
 def show_summary(summary: AuditSummary, console: Console) -> None:
-    """Print the findings of each snapshot, and of several snapshots a table."""
+    """Print the findings of each snapshot, and a table if there are several snapshots."""
     for index, report in enumerate(summary.reports):
         if len(summary.reports) == 1 or report.findings:
             if index:

@@ -107,7 +107,7 @@ class FileSplit:
         length: bytes.
         modified: modification time of the file, epoch milliseconds; 0 when not known.
         file_size: bytes of the file; 0 when not known.
-        hosts: hosts of the bytes, from the file system.
+        hosts: hosts that store the bytes, according to the file system.
         position: (offset, records to skip after it) to resume from; None at the start of the split.
     """
 
@@ -135,7 +135,7 @@ class PendingFileSplits:
 
 
 def file_split_rows(split: FileSplit) -> Iterator[Row]:
-    """Yield one row of `SPLIT_COLUMNS`."""
+    """Yield one row of `FILE_SPLIT_COLUMNS`."""
     offset, records = split.position or (None, None)
     yield {
         "split_id": split.split_id,
@@ -171,7 +171,7 @@ def read_file_split(versioned: Versioned) -> FileSplit:
     """Read a split: id, path, i64 start, length, modification time, file size, hosts, position.
 
     Raises:
-        FormatError: it could not be one of the file source.
+        FormatError: the file source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("a file split", 1) as reader:
@@ -185,7 +185,7 @@ def read_file_split(versioned: Versioned) -> FileSplit:
 
 
 def file_enumerator_rows(state: PendingFileSplits) -> Iterator[Row]:
-    """Yield a row of `ENUMERATOR_COLUMNS` per pending split and per processed file."""
+    """Yield a row of `FILE_ENUMERATOR_COLUMNS` per pending split and per processed file."""
     for split in state.splits:
         for row in file_split_rows(split):
             yield {**row, "processed": False}
@@ -213,7 +213,7 @@ def read_pending_file_splits(versioned: Versioned) -> PendingFileSplits:
     """Read the checkpoint of an enumerator: magic, version of the splits, two counts, splits, paths.
 
     Raises:
-        FormatError: it could not be one of the file source.
+        FormatError: the file source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("the pending splits of a file source", 1) as reader:
@@ -232,7 +232,7 @@ def read_path(reader: Reader) -> FlinkPath:
     """Read a path (`Path.read`).
 
     Raises:
-        FormatError: the bytes are not one.
+        FormatError: the bytes are not a path.
     """
     if not read_flag(reader):
         return FlinkPath()
@@ -272,7 +272,7 @@ _SMALLEST_SPLIT = 2 + 8 + 8
 
 @dataclass(frozen=True)
 class NumberSequenceSplit:
-    """The numbers that are still to come, both ends included."""
+    """The range of numbers that the split has yet to emit, both ends included."""
 
     split_id: str
     start: int
@@ -280,7 +280,7 @@ class NumberSequenceSplit:
 
 
 def number_split_rows(split: NumberSequenceSplit) -> Iterator[Row]:
-    """Yield one row of `COLUMNS`."""
+    """Yield one row of `NUMBER_COLUMNS`."""
     yield {"split_id": split.split_id, "from": split.start, "to": split.end}
 
 
@@ -296,7 +296,7 @@ def read_number_sequence_split(versioned: Versioned) -> NumberSequenceSplit:
     """Read a split: id (UTF), i64 from, i64 to.
 
     Raises:
-        FormatError: it could not be one of this source.
+        FormatError: a number sequence source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("a number sequence split", 1) as reader:
@@ -304,7 +304,7 @@ def read_number_sequence_split(versioned: Versioned) -> NumberSequenceSplit:
 
 
 def number_enumerator_rows(splits: tuple[NumberSequenceSplit, ...]) -> Iterator[Row]:
-    """Yield a row of `COLUMNS` per split that is not assigned."""
+    """Yield a row of `NUMBER_COLUMNS` per split that is not assigned."""
     for split in splits:
         yield from number_split_rows(split)
 
@@ -325,7 +325,7 @@ def read_number_sequence_enumerator(versioned: Versioned) -> tuple[NumberSequenc
     """Read the checkpoint of an enumerator: the splits that are not assigned.
 
     Raises:
-        FormatError: it could not be one of this source.
+        FormatError: a number sequence source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("the enumerator of number sequences", 1) as reader:
@@ -364,11 +364,11 @@ HYBRID_ENUMERATOR_COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class HybridSplit:
-    """A split of one of the sources.
+    """A split of one of the sources that a hybrid source reads in turn (`HybridSourceSplit`).
 
     Attributes:
         version: 0 or 1.
-        source_index: position of the source.
+        source_index: index of the source among those of the hybrid source.
         split_id: id of the split.
         wrapped: the split as the source wrote it.
         finished: the split is read to its end; stored from version 1 on.
@@ -383,14 +383,14 @@ class HybridSplit:
 
 @dataclass(frozen=True)
 class HybridEnumerator:
-    """Checkpoint of the enumerator of the current source."""
+    """Checkpoint of a hybrid source's enumerator: index of the current source, and checkpoint of its enumerator."""
 
     source_index: int
     wrapped: Versioned
 
 
 def hybrid_split_rows(split: HybridSplit) -> Iterator[Row]:
-    """Yield one row of `SPLIT_COLUMNS`."""
+    """Yield one row of `HYBRID_SPLIT_COLUMNS`."""
     yield {
         "source_index": split.source_index,
         "split_id": split.split_id,
@@ -413,10 +413,10 @@ def write_hybrid_split(split: HybridSplit) -> Versioned:
 
 @source_splits("hybrid", write=write_hybrid_split, rows=hybrid_split_rows, columns=HYBRID_SPLIT_COLUMNS)
 def read_hybrid_split(versioned: Versioned) -> HybridSplit:
-    """Read a split: i32 source, id (UTF), the wrapped split, in version 1 whether it is finished.
+    """Read a split: i32 index of its source, id (UTF), the wrapped split; in version 1 whether it is finished.
 
     Raises:
-        FormatError: it could not be one of this source.
+        FormatError: a hybrid source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("a hybrid split", 0, 1) as reader:
@@ -428,7 +428,7 @@ def read_hybrid_split(versioned: Versioned) -> HybridSplit:
 
 
 def hybrid_enumerator_rows(state: HybridEnumerator) -> Iterator[Row]:
-    """Yield one row of `ENUMERATOR_COLUMNS`."""
+    """Yield one row of `HYBRID_ENUMERATOR_COLUMNS`."""
     yield {
         "source_index": state.source_index,
         "wrapped_version": state.wrapped.version,
@@ -448,10 +448,10 @@ def write_hybrid_enumerator(state: HybridEnumerator) -> Versioned:
     "hybrid", write=write_hybrid_enumerator, rows=hybrid_enumerator_rows, columns=HYBRID_ENUMERATOR_COLUMNS
 )
 def read_hybrid_enumerator(versioned: Versioned) -> HybridEnumerator:
-    """Read the checkpoint of an enumerator: i32 source, then the checkpoint of its own enumerator.
+    """Read the checkpoint of an enumerator: i32 index of the current source, then the checkpoint of its enumerator.
 
     Raises:
-        FormatError: it could not be one of this source.
+        FormatError: a hybrid source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("the enumerator of a hybrid source", 0) as reader:

@@ -63,7 +63,7 @@ OFFSET_COLUMNS = pa.schema([pa.field("partition", pa.string(), False), pa.field(
 
 @dataclass(frozen=True)
 class FinishedSplit:
-    """A chunk that a binlog split has read already (`FinishedSnapshotSplitInfo`); fields as in `MySqlSplit`."""
+    """A chunk of a table that was read before the binlog (`FinishedSnapshotSplitInfo`); fields as in `MySqlSplit`."""
 
     table: str
     split_id: str
@@ -78,16 +78,16 @@ class MySqlSplit:
 
     Attributes:
         version: 1 to 4.
-        kind: 1 of a snapshot split, 2 of a binlog split.
+        kind: 1 for a snapshot split, 2 for a binlog split.
         split_id: its id.
-        table: quoted name of the table; empty of the binlog.
-        key_type: SQL type of the chunk key; empty of the binlog.
-        start: hexadecimal Java stream of the first key, or of null; empty of the binlog.
-        end: likewise of the first key after the chunk.
+        table: quoted name of the table; empty for the binlog.
+        key_type: SQL type of the chunk key; empty for the binlog.
+        start: first key of the chunk or null, as a Java stream in hexadecimal; empty for the binlog.
+        end: first key after the chunk, in the format of `start`.
         offset: JSON of the high watermark or the starting offset, or None.
-        ending_offset: of the binlog.
+        ending_offset: JSON of the offset at which the binlog split ends, or None.
         finished: chunks that were read before the binlog.
-        schemas: quoted table name and JSON of the schema.
+        schemas: quoted name and JSON of the schema of each table.
         finished_size: number of all finished chunks, from version 3 on.
         suspended: whether reading is suspended, in version 4 of later releases.
     """
@@ -135,7 +135,7 @@ def split_rows(split: MySqlSplit) -> Iterator[Row]:
 
 
 def _boundary(text: str) -> str | None:
-    """Return JSON of the key in a hexadecimal Java stream; None for the ends of a table."""
+    """Return a chunk key as JSON; None at the ends of a table, where the key is null, and for the binlog."""
     content = read_stream(Reader(bytes.fromhex(text))) if text else None
     return None if content is None else dumps({"": value_json(content)})[4:-1]
 
@@ -194,7 +194,7 @@ def read_mysql_split(versioned: Versioned) -> MySqlSplit:
     """Read a split: i32 kind, then a chunk of a table or the binlog.
 
     Raises:
-        FormatError: it could not be one of MySQL.
+        FormatError: a MySQL source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     version = versioned.version
@@ -299,7 +299,7 @@ def read_debezium_offset(element: bytes, serializer: Serializer, context: Layout
     """Read an element: JSON with `sourcePartition` and `sourceOffset`.
 
     Raises:
-        FormatError: it could not be one of Debezium.
+        FormatError: Debezium cannot have written the bytes.
     """
     reader = Reader(element)
     raw = reader.bytes32()

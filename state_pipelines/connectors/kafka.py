@@ -111,7 +111,7 @@ class KafkaAssignment:
     """A partition that the enumerator knows.
 
     Attributes:
-        split: its offsets are those of the assignment; versions 1 and 2 store none (`NO_OFFSET`).
+        split: the partition and the offsets that it was assigned with; versions 1 and 2 store none (`NO_OFFSET`).
         status: one of `STATUSES`.
         reader: subtask that reads it; stored in version 0 only.
     """
@@ -128,8 +128,8 @@ class KafkaEnumerator:
     Attributes:
         version: 0 to 3.
         assignments: the partitions, in the order of the bytes.
-        initial_discovery_finished: whether partitions found from now on are new; stored from version 2 on.
-        readers: subtasks with assignments or without, in the order of the bytes; stored in version 0 only.
+        initial_discovery_finished: whether partitions that are found later are new ones; stored from version 2 on.
+        readers: subtasks in the order of the bytes, even without assignments; stored in version 0 only.
     """
 
     version: int
@@ -152,16 +152,16 @@ def split_rows(split: KafkaSplit) -> Iterator[Row]:
 
 
 def choose_offset(before: int, offset: int | None, word: str | None, words: Mapping[int, str]) -> int:
-    """The number of an offset after its columns were set; of the two the one that changed.
+    """Return the new number of an offset that a migration edits in two columns, one for numbers and one for words.
 
     Args:
-        before: the number as it was.
-        offset: the column with a number.
-        word: the column with a word.
-        words: numbers that are shown as words.
+        before: the number before the edit.
+        offset: the column for numbers after the edit.
+        word: the column for words after the edit.
+        words: words by the number that stores them.
 
     Raises:
-        ValueRangeError: there is no such word, or the number is negative; both were set, or neither.
+        ValueRangeError: the word is unknown, the number is negative, both columns were set, or both are null.
     """
     old_word = words.get(before)
     old = None if old_word else before
@@ -205,7 +205,7 @@ def read_kafka_split(versioned: Versioned) -> KafkaSplit:
     """Read a split: topic (UTF), i32 partition, i64 starting offset, i64 stopping offset.
 
     Raises:
-        FormatError: it could not be one of Kafka.
+        FormatError: Kafka's connector cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("a Kafka split", 0) as reader:
@@ -251,11 +251,11 @@ def write_kafka_enumerator(state: KafkaEnumerator) -> Versioned:
 def read_kafka_enumerator(versioned: Versioned) -> KafkaEnumerator:
     """Read the checkpoint of an enumerator.
 
-    Version 0: splits by reader (`SerdeUtils`); 1: topics and partitions; 2: with a status each, and whether the initial
-    discovery is finished; 3: splits with a status each, and the same.
+    Version 0: splits by reader (`SerdeUtils`); 1: topics and partitions; 2: topics and partitions with a status each,
+    then whether the initial discovery is finished; 3: splits with a status each, then the same flag.
 
     Raises:
-        FormatError: it could not be one of Kafka.
+        FormatError: Kafka's connector cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     version = versioned.version
@@ -397,7 +397,7 @@ def read_dynamic_kafka_split(versioned: Versioned) -> DynamicKafkaSplit:
     """Read a split: cluster (UTF), in version 2 whether and until when it is retained, version and bytes of the split.
 
     Raises:
-        FormatError: it could not be one of this source.
+        FormatError: Kafka's dynamic source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     versioned.expect("a split of the dynamic Kafka source", 1, 2)
@@ -433,7 +433,7 @@ COMMITTABLE_COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class KafkaTransaction:
-    """A transaction that a checkpoint waits for (`CheckpointTransaction`)."""
+    """A precommitted transaction and the checkpoint that it belongs to (`CheckpointTransaction`)."""
 
     transactional_id: str
     checkpoint_id: int
@@ -446,8 +446,8 @@ class KafkaWriterState:
     Attributes:
         version: 1, or 2 since connector 4.0.
         transactional_id_prefix: of the transactions of the job.
-        owned_subtask: subtask whose transactions the writer owns; version 2, as all that follows.
-        owned_subtasks: how many subtasks there are to own.
+        owned_subtask: subtask whose transactions the writer owns; like the fields below, stored in version 2 only.
+        owned_subtasks: number of subtasks whose transactions are owned (`totalNumberOfOwnedSubtasks`).
         ownership: one of `OWNERSHIPS`.
         transactions: precommitted transactions.
     """
@@ -470,7 +470,7 @@ class KafkaCommittable:
 
 
 def writer_rows(state: KafkaWriterState) -> Iterator[Row]:
-    """Yield a row of `WRITER_COLUMNS` per transaction; one when there are none."""
+    """Yield a row of `WRITER_COLUMNS` per transaction, or a single row if there are none."""
     head: Row = {
         "transactional_id_prefix": state.transactional_id_prefix,
         "owned_subtask": state.owned_subtask,
@@ -516,14 +516,14 @@ def read_kafka_writer_state(versioned: Versioned) -> KafkaWriterState:
     """Read the state of a writer: prefix (UTF); in version 2 its ownership and precommitted transactions.
 
     Raises:
-        FormatError: it could not be one of Kafka.
+        FormatError: Kafka's connector cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("the state of a Kafka writer", 1, 2) as reader:
         prefix = check_name(reader.utf(), "the prefix of transactional ids")
         state = KafkaWriterState(versioned.version, prefix)
         if versioned.version == 2:
-            # -1: not known, after a restore from version 1.
+            # The first two are -1 after a restore from version 1, which does not store them.
             owned, total, ownership = reader.i32(), reader.i32(), reader.i32()
             require(reader, owned >= -1 and total >= -1 and ownership in (0, 1), "a Kafka writer does not own that")
             transactions = tuple(_read_transaction(reader) for _ in range(reader.count(10)))
@@ -540,7 +540,7 @@ def read_kafka_committable(versioned: Versioned) -> KafkaCommittable:
     """Read a committable: i16 epoch, i64 producer id, transactional id (UTF).
 
     Raises:
-        FormatError: it could not be one of Kafka.
+        FormatError: Kafka's connector cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("a committable of Kafka", 1) as reader:
@@ -577,10 +577,10 @@ PRODUCER_COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class Transaction:
-    """A transaction.
+    """A transaction of a `TwoPhaseCommitSinkFunction`.
 
     Attributes:
-        value: as the scalar codec gives it.
+        value: the transaction as the scalar codec reads it.
         started: epoch milliseconds.
         text: `value` as JSON.
     """
@@ -592,12 +592,12 @@ class Transaction:
 
 @dataclass(frozen=True)
 class TwoPhaseCommitState:
-    """State of one subtask.
+    """State of one subtask of a `TwoPhaseCommitSinkFunction`.
 
     Attributes:
         pending: the open transaction, or None.
         committing: transactions that the checkpoint is to commit.
-        context: context of the user, as the scalar codec gives it, or None.
+        context: the user's context as the scalar codec reads it, or None.
     """
 
     pending: Transaction | None
@@ -606,7 +606,7 @@ class TwoPhaseCommitState:
 
 
 def producer_rows(state: TwoPhaseCommitState) -> Iterator[Row]:
-    """Yield a row of `COLUMNS` per transaction."""
+    """Yield a row of `PRODUCER_COLUMNS` per transaction."""
     for role, transactions in (("open", (state.pending,)), ("to commit", state.committing)):
         for each in transactions:
             if each is not None:
@@ -614,7 +614,7 @@ def producer_rows(state: TwoPhaseCommitState) -> Iterator[Row]:
 
 
 def is_two_phase_commit(serializer: tree.Serializer) -> bool:
-    """Return whether the elements are states of such sinks, other than `FlinkKafkaProducer`."""
+    """Return whether the elements are states of a `TwoPhaseCommitSinkFunction` other than `FlinkKafkaProducer`."""
     return transaction_serializer(serializer) is not None and not is_kafka_producer(serializer)
 
 
@@ -627,7 +627,7 @@ def is_kafka_producer(serializer: tree.Serializer) -> bool:
 
 
 def transaction_serializer(serializer: tree.Serializer) -> tree.Serializer | None:
-    """Return the serializer of the transactions of a sink; None when the elements are not states of such sinks."""
+    """Return the serializer of the transactions of a `TwoPhaseCommitSinkFunction`; None for states of others."""
     match serializer:
         case tree.Variants(kind=tree.VariantKind.TWO_PHASE_COMMIT, serializers=(transaction, _)):
             return transaction
@@ -712,7 +712,7 @@ class TransactionalIdHint:
 
     Attributes:
         next_free: the first number that no subtask has used.
-        last_parallelism: of the sink when the hint was written.
+        last_parallelism: parallelism of the sink when it wrote the hint.
         class_name: class of the object, where the serializer names it; else empty.
     """
 
@@ -722,7 +722,7 @@ class TransactionalIdHint:
 
 
 def producer_writer_rows(state: TwoPhaseCommitState) -> Iterator[Row]:
-    """Yield a row of `WRITER_COLUMNS` per transaction, then one per transactional id of the pool."""
+    """Yield a row of `PRODUCER_WRITER_COLUMNS` per transaction, then one per transactional id of the pool."""
     for role, transactions in (("open", (state.pending,)), ("to commit", state.committing)):
         for each in transactions:
             if each is not None:
@@ -783,7 +783,7 @@ def read_hint(element: bytes, serializer: tree.Serializer, context: LayoutContex
     """Read a hint.
 
     Raises:
-        FormatError: it could not be one.
+        FormatError: the element is not a hint.
     """
     reader = Reader(element)
     value = read_value(derive_layout(serializer, context), reader, tail=False)

@@ -81,17 +81,17 @@ BEAM_SPLIT_COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class BeamSplit:
-    """A split of a source of the current interface; `stream` is the serialized `FlinkSourceSplit`."""
+    """A split of a Beam source on Flink's current `Source` interface; `stream` is the serialized `FlinkSourceSplit`."""
 
     stream: bytes
 
 
 @dataclass(frozen=True)
 class BeamKafkaMark:
-    """Checkpoint of one source.
+    """Checkpoint of one Kafka source of Beam.
 
     Attributes:
-        source: the source, as the scalar codec gives it.
+        source: the source, as the scalar codec reads it.
         mark: its `KafkaCheckpointMark`.
     """
 
@@ -106,7 +106,7 @@ class BeamKafkaMark:
 
 
 def beam_rows(mark: BeamKafkaMark) -> Iterator[Row]:
-    """Yield a row of `COLUMNS` per partition."""
+    """Yield a row of `BEAM_COLUMNS` per partition."""
     for each in mark.partitions:
         yield {
             "topic": each["topic"],
@@ -117,7 +117,7 @@ def beam_rows(mark: BeamKafkaMark) -> Iterator[Row]:
 
 
 def is_beam_kafka(serializer: Serializer) -> bool:
-    """Return whether the elements are sources with the checkpoint mark of Beam's Kafka source."""
+    """Return whether the elements are pairs of a source and the checkpoint mark of Beam's Kafka source."""
     if not isinstance(serializer, BeamSerializer):
         return False
     mark = serializer.coder.component("valueCoder")
@@ -158,7 +158,7 @@ def read_beam_kafka_mark(element: bytes, serializer: Serializer, context: Layout
     """Read a source and its checkpoint mark.
 
     Raises:
-        FormatError: it could not be one.
+        FormatError: Beam cannot have written the element.
         UnsupportedError: the coder of the source is not known.
     """
     reader = Reader(element)
@@ -174,7 +174,7 @@ def read_beam_kafka_mark(element: bytes, serializer: Serializer, context: Layout
 
 
 def beam_split_rows(split: BeamSplit) -> Iterator[Row]:
-    """Yield one row of `SPLIT_COLUMNS`."""
+    """Yield one row of `BEAM_SPLIT_COLUMNS`."""
     fields = _read_split_object(split.stream)
     source, mark = fields["beamSplitSource"], fields["splitState"]
     yield {
@@ -194,7 +194,7 @@ def read_beam_split(versioned: Versioned) -> BeamSplit:
     """Read a split: the Java stream of a `FlinkSourceSplit`.
 
     Raises:
-        FormatError: it could not be one of Beam.
+        FormatError: Beam cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     versioned.expect("a split of Beam", 0)
@@ -218,12 +218,12 @@ LIST_CHECKPOINTED_COLUMNS = pa.schema([pa.field("element", pa.string()), pa.fiel
 
 @dataclass(frozen=True)
 class CheckpointedOffset:
-    """An element of the list.
+    """An element of the list state of a `ListCheckpointed` function: a number, or a tuple with a number.
 
     Attributes:
-        content: the object, as the scalar codec gives it.
+        content: the element, as the scalar codec reads it.
         offset: the number.
-        element: JSON of the other fields; None for a plain number.
+        element: JSON of the first field of the tuple; None for a plain number.
     """
 
     content: object
@@ -232,7 +232,7 @@ class CheckpointedOffset:
 
 
 def list_checkpointed_rows(offset: CheckpointedOffset) -> Iterator[Row]:
-    """Yield one row of `COLUMNS`."""
+    """Yield one row of `LIST_CHECKPOINTED_COLUMNS`."""
     yield {"element": offset.element, "offset": offset.offset}
 
 
@@ -256,7 +256,7 @@ def write_checkpointed_offset(offset: CheckpointedOffset, serializer: tree.Seria
     columns=LIST_CHECKPOINTED_COLUMNS,
 )
 def read_checkpointed_offset(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> CheckpointedOffset:
-    """Read a number, or a tuple of something and a number.
+    """Read a whole number, or a tuple of two whose second field is a whole number.
 
     Raises:
         FormatError: the object is something else.
@@ -312,7 +312,7 @@ class LegacyKafkaOffset:
     Attributes:
         topic: the topic.
         partition: the partition.
-        last_offset: see above.
+        last_offset: the offset, or the number that stands for a word.
         cached_hash: hash code of topic and partition, as stored.
     """
 
@@ -330,7 +330,7 @@ class LegacyKinesisOffset:
         shard: fields of `StreamShardMetadata` by name.
         sequence_number: the number, or a word such as `SHARD_ENDING_SEQUENCE_NUM`.
         sub_sequence_number: position in an aggregated record, or -1.
-        cached_hash: hash code of both, as stored.
+        cached_hash: hash code of the two numbers, as stored.
         class_name: class of the sequence number.
     """
 
@@ -388,7 +388,7 @@ def read_legacy_kafka_offset(element: bytes, serializer: tree.Serializer, contex
     """Read an element of the state of `FlinkKafkaConsumer`.
 
     Raises:
-        FormatError: it could not be one.
+        FormatError: the connector cannot have written the element.
     """
     first, offset, reader = _read(element, serializer, context)
     fields = _fields(first, _KAFKA)
@@ -445,7 +445,7 @@ def read_legacy_kinesis_offset(
     """Read an element of the state of `FlinkKinesisConsumer`.
 
     Raises:
-        FormatError: it could not be one.
+        FormatError: the connector cannot have written the element.
     """
     shard, number, _ = _read(element, serializer, context)
     if not isinstance(shard, dict):

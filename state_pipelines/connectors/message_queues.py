@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 _LAST_KEY_HASH = (1 << 16) - 1
 _SMALLEST_PARTITION = 2 + 4 + 4
-# Fields of `MessageIdData`, all of them numbers but those that come later.
+# The fields of `MessageIdData` that identify a message, all numbers; fields with higher numbers are skipped.
 _ID_FIELDS = {1: "ledger_id", 2: "entry_id", 3: "partition", 4: "batch_index"}
 
 _PARTITION_FIELDS = [
@@ -84,8 +84,8 @@ class PulsarPartition:
 
     Attributes:
         topic: the topic.
-        partition: -1 of a topic without partitions.
-        ranges: first and last hash of each.
+        partition: -1 for a topic without partitions.
+        ranges: first and last hash of each range.
         mode: how the ranges were made; stored in version 1 only.
     """
 
@@ -141,7 +141,7 @@ def _transaction_text(transaction: tuple[int, int]) -> str:
 
 
 def pulsar_split_rows(split: PulsarSplit) -> Iterator[Row]:
-    """Yield one row of `SPLIT_COLUMNS`."""
+    """Yield one row of `PULSAR_SPLIT_COLUMNS`."""
     read = {} if split.last_read is None else read_message_id(split.last_read)
     yield {
         **_partition_row(split.partition),
@@ -226,7 +226,7 @@ def read_pulsar_split(versioned: Versioned) -> PulsarSplit:
     """Read a split: partition, stop cursor (a Java stream), the last message that was read, an open transaction.
 
     Raises:
-        FormatError: it could not be one of Pulsar.
+        FormatError: Pulsar's connector cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("a Pulsar split", 0, 1, 2) as reader:
@@ -238,7 +238,7 @@ def read_pulsar_split(versioned: Versioned) -> PulsarSplit:
 
 
 def pulsar_enumerator_rows(state: PulsarEnumerator) -> Iterator[Row]:
-    """Yield a row of `ENUMERATOR_COLUMNS` per partition."""
+    """Yield a row of `PULSAR_ENUMERATOR_COLUMNS` per partition."""
     yield from map(_partition_row, state.partitions)
 
 
@@ -255,12 +255,12 @@ def write_pulsar_enumerator(state: PulsarEnumerator) -> Versioned:
     "pulsar", write=write_pulsar_enumerator, rows=pulsar_enumerator_rows, columns=PULSAR_ENUMERATOR_COLUMNS
 )
 def read_pulsar_enumerator(versioned: Versioned) -> PulsarEnumerator:
-    """Read the checkpoint of an enumerator: i32 count and the partitions, in the form of one version less.
+    """Read the checkpoint of an enumerator: i32 count, then partitions in the layout of split version `version - 1`.
 
-    Without partitions, version 1 has the bytes of other enumerators and is not taken for one of Pulsar.
+    Version 1 without partitions is refused: enumerators of other connectors write the same bytes.
 
     Raises:
-        FormatError: it could not be one of Pulsar.
+        FormatError: Pulsar's connector cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     version = versioned.version
@@ -288,7 +288,7 @@ def read_pulsar_committable(versioned: Versioned) -> PulsarCommittable:
     """Read a committable: two i64 of the transaction, topic (UTF).
 
     Raises:
-        FormatError: it could not be one of Pulsar.
+        FormatError: Pulsar's connector cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("a committable of Pulsar", 1) as reader:
@@ -339,9 +339,9 @@ class RocketMQSplit:
     Attributes:
         version: 0 or 1.
         queue: the queue.
-        offset: of the next message.
-        stopping_offset: where reading stops; a time in version 0; `NO_STOPPING_OFFSET` for an unbounded split.
-        increase: see `SPLIT_COLUMNS`; None where old releases do not store it.
+        offset: offset of the next message.
+        stopping_offset: where reading stops, in version 0 a time; `NO_STOPPING_OFFSET` for an unbounded split.
+        increase: see `ROCKETMQ_SPLIT_COLUMNS`; None for old releases, which do not store it.
     """
 
     version: int
@@ -374,7 +374,7 @@ class LegacyRocketMQOffset:
 
 
 def rocketmq_split_rows(split: RocketMQSplit) -> Iterator[Row]:
-    """Yield one row of `SPLIT_COLUMNS`."""
+    """Yield one row of `ROCKETMQ_SPLIT_COLUMNS`."""
     stop = None if split.stopping_offset == NO_STOPPING_OFFSET else split.stopping_offset
     yield {**asdict(split.queue), "offset": split.offset, "stopping_offset": stop, "increase": split.increase}
 
@@ -397,7 +397,7 @@ def read_rocketmq_split(versioned: Versioned) -> RocketMQSplit:
     """Read a split: topic, broker (UTF), i32 queue, i64 offset, i64 stopping offset, and since 2023 a flag.
 
     Raises:
-        FormatError: it could not be one of RocketMQ.
+        FormatError: the RocketMQ source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("a RocketMQ split", 0, 1) as reader:
@@ -409,7 +409,7 @@ def read_rocketmq_split(versioned: Versioned) -> RocketMQSplit:
 
 
 def rocketmq_enumerator_rows(state: RocketMQEnumerator) -> Iterator[Row]:
-    """Yield a row of `ENUMERATOR_COLUMNS` per queue."""
+    """Yield a row of `ROCKETMQ_ENUMERATOR_COLUMNS` per queue."""
     yield from map(asdict, state.queues)
 
 
@@ -431,7 +431,7 @@ def read_rocketmq_enumerator(versioned: Versioned) -> RocketMQEnumerator:
     """Read the checkpoint of an enumerator: i32 count, then broker, topic (UTF) and i32 queue of each.
 
     Raises:
-        FormatError: it could not be one of RocketMQ.
+        FormatError: the RocketMQ source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("the enumerator of RocketMQ", 0) as reader:
@@ -480,7 +480,7 @@ def read_legacy_rocketmq_offset(
     """Read an element of the state of `RocketMQSourceFunction`.
 
     Raises:
-        FormatError: it could not be one.
+        FormatError: the connector cannot have written the element.
     """
     value = read_value(derive_layout(serializer, context), Reader(element), tail=False)
     first = value["f0"]
@@ -521,7 +521,7 @@ class KinesisSplit:
         version: 0 to 2.
         stream_arn: the stream.
         shard_id: the shard.
-        iterator_type: one of `ITERATOR_TYPES`: the meaning of the marker.
+        iterator_type: one of `ITERATOR_TYPES`, which says what `marker` is.
         marker: sequence number, epoch milliseconds, or None.
         parent_shard_ids: in the order of the bytes, from version 1 on; else None.
         hash_keys: first and last hash key, from version 1 on; else None.
@@ -545,9 +545,9 @@ class KinesisEnumerator:
     Attributes:
         version: 0 or 1.
         split_version: version of the splits.
-        splits: known splits; in version 0 those not assigned.
+        splits: known splits; in version 0 only those that are not assigned.
         statuses: one of `STATUSES` per split; none in version 0.
-        last_seen_shard_id: where discovery goes on.
+        last_seen_shard_id: the shard after which discovery continues.
     """
 
     version: int
@@ -558,7 +558,7 @@ class KinesisEnumerator:
 
 
 def kinesis_split_rows(split: KinesisSplit) -> Iterator[Row]:
-    """Yield one row of `SPLIT_COLUMNS`."""
+    """Yield one row of `KINESIS_SPLIT_COLUMNS`."""
     first, last = split.hash_keys or (None, None)
     yield {
         "stream_arn": split.stream_arn,
@@ -596,7 +596,7 @@ def read_kinesis_split(versioned: Versioned) -> KinesisSplit:
     """Read a split: ARN, shard id, type of the iterator (UTF), marker; then the fields of later versions.
 
     Raises:
-        FormatError: it could not be one of Kinesis.
+        FormatError: the Kinesis source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     version = versioned.version
@@ -614,7 +614,7 @@ def read_kinesis_split(versioned: Versioned) -> KinesisSplit:
 
 
 def kinesis_enumerator_rows(state: KinesisEnumerator) -> Iterator[Row]:
-    """Yield a row of `ENUMERATOR_COLUMNS` per split."""
+    """Yield a row of `KINESIS_ENUMERATOR_COLUMNS` per split."""
     for index, split in enumerate(state.splits):
         status = state.statuses[index] if state.statuses else None
         for row in kinesis_split_rows(split):
@@ -641,7 +641,7 @@ def read_kinesis_enumerator(versioned: Versioned) -> KinesisEnumerator:
     """Read the checkpoint of an enumerator: last seen shard, i32 count, i32 version of the splits, splits.
 
     Raises:
-        FormatError: it could not be one of Kinesis.
+        FormatError: the Kinesis source cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("the enumerator of Kinesis", 0, 1) as reader:

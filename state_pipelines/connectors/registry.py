@@ -51,7 +51,7 @@ class Versioned:
     Attributes:
         version: of the serializer (`getVersion`).
         data: the bytes of the serializer.
-        has_length: the frame holds the length too; only arrays of old releases do without.
+        has_length: whether the frame holds the length of `data` too; only arrays of old releases do not.
     """
 
     version: int
@@ -59,7 +59,7 @@ class Versioned:
     has_length: bool = True
 
     def reader(self) -> Reader:
-        """Read a cursor over the bytes."""
+        """Return a cursor over the bytes."""
         return Reader(self.data)
 
     def expect(self, what: str, *versions: int) -> None:
@@ -76,7 +76,7 @@ class Versioned:
 
     @contextmanager
     def open(self, what: str, *versions: int) -> Iterator[Reader]:
-        """Give a cursor over bytes of one of some versions, which must be at their end after the block.
+        """Check the version, and yield a cursor over the bytes; the block must read all of them.
 
         Raises:
             UnsupportedVersionError: the version is another one.
@@ -104,9 +104,9 @@ def write_versioned(writer: Writer, value: Versioned) -> None:
 
 
 def read_versioned_array(data: bytes) -> Versioned:
-    """Read a whole array: version, length and bytes, or, as old releases wrote it, version and bytes.
+    """Read a whole array: version, length and bytes, or, from old releases, version and bytes.
 
-    A second i32 equal to the number of bytes after it is the length.
+    The second i32 is taken as the length if it equals the number of bytes after it.
 
     Raises:
         FormatError: there is not even a version.
@@ -173,7 +173,7 @@ def write_little_magic(writer: Writer, magic: int) -> None:
 
 
 def read_flag(reader: Reader) -> bool:
-    """Read a boolean that must be 0 or 1; anything else is a sign that the bytes are something else.
+    """Read a boolean; a byte other than 0 or 1 shows that the bytes belong to another connector.
 
     Raises:
         FormatError: another byte.
@@ -203,10 +203,10 @@ def require(reader: Reader, condition: bool, what: str) -> None:
 
 
 def check_name(text: str | None, what: str) -> str:
-    """Return a text that is there and has no control characters.
+    """Return `text`, which must not be empty or have control characters.
 
     Raises:
-        FormatError: it is not, or has.
+        FormatError: the text is None or empty, or has control characters.
     """
     if not text or not text.isprintable():
         raise FormatError(f"{what} {text!r:.80} is not one")
@@ -265,7 +265,7 @@ class AmbiguousState:
     """State that fits several connectors, which the bytes do not distinguish.
 
     Attributes:
-        candidates: how each of them reads it.
+        candidates: the state as each of them reads it.
     """
 
     candidates: tuple[ConnectorState, ...]
@@ -282,9 +282,9 @@ class CoordinatorState:
 
     Attributes:
         size: total bytes.
-        version: of the source coordinator; None when the bytes are not those of one.
+        version: of the format of source coordinators; None if the bytes are not those of one.
         enumerator: the checkpoint of the split enumerator; None if the bytes are not those of a source coordinator.
-        rest: bytes after it: in version 0 the split assignments, later none.
+        rest: bytes after the checkpoint of the enumerator: in version 0 the split assignments, later none.
         state: the decoded enumerator; None when no known connector wrote it.
     """
 
@@ -306,10 +306,10 @@ WriteVersioned = Callable[[Value], Versioned]
 
 @dataclass(frozen=True)
 class Edit:
-    """The columns of a kind of state that may be set.
+    """The columns that migrations may set in a kind of state.
 
     Attributes:
-        columns: their names; the others say what a row is about.
+        columns: names of these columns; the others say which split or offset a row describes.
         apply: (value, its rows with other values in these columns) -> the new value; raises `ValueRangeError` for
             values that the connector could not have written.
     """
@@ -326,13 +326,13 @@ class Codec:
         connector: its name.
         kind: kind of the state.
         state_names: names of the operator list states that hold it; none for an enumerator.
-        accepts: whether the state could be stored with a serializer.
+        accepts: (serializer) -> whether the state can be stored with it.
         read: (element, serializer, layout context) -> value.
-        write: the mirror.
+        write: the inverse of `read`.
         rows: value -> its rows.
         columns: schema of the rows.
         last_resort: used only if no other codec can read the state.
-        edit: columns that may be set; None without any.
+        edit: columns that migrations may set; None if there are none.
     """
 
     connector: str
@@ -361,10 +361,9 @@ def connector_state(
     columns: pa.Schema,
     edit: Edit | None = None,
 ) -> Callable[[ReadElement[Value]], ReadElement[Value]]:
-    """Make a kind of state of a connector known; decorates the function that reads an element.
+    """Register a kind of state of a connector; decorates the function that reads an element.
 
-    The reader must fail (`StateError`) on bytes that the connector could not have written: detecting states rests on
-    that.
+    The reader must raise a `StateError` for bytes that the connector cannot have written: `detect` relies on that.
 
     Args:
         connector: name of the connector.
@@ -448,7 +447,7 @@ def source_splits(
     columns: pa.Schema,
     edit: Edit | None = None,
 ) -> Callable[[ReadVersioned[Value]], ReadVersioned[Value]]:
-    """Make the splits of a source (of Flink's `Source` interface) known; decorates the function that reads one."""
+    """Register the splits of a source (of Flink's `Source` interface); decorates the function that reads one."""
     return versioned_state(
         connector,
         kind=ConnectorStateKind.SPLIT,
@@ -467,7 +466,7 @@ def enumerator_state(
     rows: Callable[[Value], Iterable[Mapping[str, Any]]],
     columns: pa.Schema,
 ) -> Callable[[ReadVersioned[Value]], ReadVersioned[Value]]:
-    """Make the split enumerator of a connector known; decorates the function that reads its checkpoint."""
+    """Register the split enumerator of a connector; decorates the function that reads its checkpoint."""
 
     def decorate(read: ReadVersioned[Value]) -> ReadVersioned[Value]:
         _register(
@@ -488,7 +487,7 @@ def enumerator_state(
 
 
 def list_codecs(kind: ConnectorStateKind | None = None) -> tuple[Codec, ...]:
-    """Return everything that is registered, plug-ins included."""
+    """Return the registered codecs, those of plug-ins included."""
     load_plugins(ENTRY_POINT_GROUP, "connector")
     return tuple(codec for codec in _codecs.values() if kind is None or codec.kind is kind)
 
@@ -511,9 +510,10 @@ def is_byte_array(serializer: tree.Serializer) -> bool:
 
 
 def read_array_element(element: bytes) -> Versioned:
-    """Read an element of a state of byte arrays: i32 length, then version, mostly length, and bytes.
+    """Read an element of a state of byte arrays: i32 length of the array, then version, length and bytes.
 
-    Bytes after the array are skipped: they may belong to elements that the handle leaves out.
+    Old releases omit the second length. Bytes after the array are skipped: they may belong to elements whose offsets
+    the handle does not list.
 
     Raises:
         FormatError: the length does not fit.
@@ -529,7 +529,7 @@ def write_array_element(value: Versioned) -> bytes:
 
 
 def write_plain_element(value: Any, serializer: tree.Serializer, context: LayoutContext) -> bytes:
-    """Write a value of the scalar codec as its own serializer does, for states of no `SimpleVersionedSerializer`.
+    """Write a value of the scalar codec with the serializer of its state, which is no `SimpleVersionedSerializer`.
 
     Raises:
         ValueRangeError: the value does not fit the serializer.
@@ -605,7 +605,7 @@ def decode_splits(
 def encode_elements(
     state: ConnectorState, serializer: Serializer, context: LayoutContext | None = None
 ) -> tuple[bytes, ...]:
-    """Mirror of `detect`: the elements of a state.
+    """Write the elements of a state that `detect` has decoded.
 
     Raises:
         UsageError: no connector of this name has such a state.
@@ -615,7 +615,7 @@ def encode_elements(
 
 
 def read_coordinator(data: bytes) -> CoordinatorState:
-    """Read the state of an operator coordinator: that of a source as far as it is known, any other by its size.
+    """Read the state of a source coordinator; of any other operator coordinator, return the size only.
 
     A source coordinator writes i32 version, i32 version of the enumerator's serializer, i32 length and the bytes;
     in version 0 (up to 1.12) the split assignments follow.
@@ -635,7 +635,7 @@ def read_coordinator(data: bytes) -> CoordinatorState:
 
 
 def write_coordinator(state: CoordinatorState) -> bytes:
-    """Write what `read_coordinator` reads, from its frame.
+    """Write what `read_coordinator` reads; the bytes of the enumerator are written as they are, `state` is ignored.
 
     Raises:
         UsageError: the state is not that of a source coordinator.
@@ -671,7 +671,7 @@ def _try(
     try:
         values = tuple(codec.read(element, serializer, context) for element in elements)
     except StateError:
-        # That the bytes do not fit is the answer: it is not the state of this connector.
+        # An error only shows that this connector did not write the state.
         return None
     rows = tuple(tuple(codec.rows(value)) for value in values)
     return ConnectorState(codec.connector, codec.kind, values, rows, codec.columns)

@@ -64,7 +64,7 @@ class StreamRecoverable:
 
     Attributes:
         file_system: `local` or `hadoop`.
-        offset: bytes that count.
+        offset: number of valid bytes in the temporary file.
         target: path of the target.
         temporary: path of the temporary file.
     """
@@ -83,9 +83,9 @@ class S3Recoverable:
         key: name of the object.
         upload_id: id of the upload.
         parts: (number, ETag) of each part.
-        bytes_in_parts: their size.
-        last_part: object with the data after the last part; None if there is none.
-        last_part_size: its size, or -1.
+        bytes_in_parts: total size of the parts.
+        last_part: object with the data after the last of `parts`; None if there is none.
+        last_part_size: size of that object, or -1.
     """
 
     key: str
@@ -132,7 +132,7 @@ class PendingFile:
 
 
 def target_path(file: InProgressFile | PendingFile) -> str | None:
-    """The final path of the file, as far as it is known."""
+    """Return the final path of a file; None if it is not known."""
     match file.recoverable:
         case _ if file.path is not None:
             return file.path
@@ -195,10 +195,10 @@ def write_pending_file(file: PendingFile) -> Versioned:
 
 
 def read_recoverable(versioned: Versioned) -> Recoverable:
-    """Read the data of a file system; the bytes themselves for an unknown one.
+    """Read the recoverable of a known file system; return that of any other as it is.
 
     Raises:
-        FormatError: they begin as those of a known one but go on differently.
+        FormatError: the bytes have the magic number of a known file system, but not its format.
     """
     if versioned.version != 1 or len(versioned.data) < 4:
         return versioned
@@ -294,9 +294,9 @@ class FileBucket:
         bucket: id of the bucket.
         path: its directory.
         created: when the open file was created, epoch milliseconds; Long.MAX_VALUE or -1 if there is none.
-        open_file: the open file; in version 1 only the data of the file system.
-        pending_version: version of the pending files; versions 1 and 2.
-        pending: (checkpoint id, pending files) in the order of the bytes; versions 1 and 2, 3 has no such files.
+        open_file: the open file; in version 1 only its recoverable.
+        pending_version: serializer version of the pending files; None in version 3.
+        pending: (checkpoint id, pending files) in the order of the bytes; version 3 stores none.
     """
 
     version: int
@@ -317,7 +317,7 @@ class FileCommittable:
         bucket: id of the bucket; stored in version 2.
         pending: to be committed.
         clean_up: in-progress file to be cleaned up.
-        compacted: path of a file to be deleted, its content being in another one; version 2.
+        compacted: path of a file to be deleted, since it was compacted into another file; stored in version 2.
     """
 
     version: int
@@ -372,7 +372,7 @@ def read_file_bucket(versioned: Versioned) -> FileBucket:
     """Read a bucket: magic, id, path, i64 time of creation, open file; in versions 1 and 2 the pending files.
 
     Raises:
-        FormatError: it could not be one of a file sink.
+        FormatError: a file sink cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     version = versioned.version
@@ -406,10 +406,12 @@ def file_committable_rows(committable: FileCommittable) -> Iterator[Row]:
 
 
 def read_file_committable(versioned: Versioned) -> FileCommittable:
-    """Read a committable: magic, in version 2 the bucket; then three files or none, the last one in version 2 only.
+    """Read a committable: magic, in version 2 the bucket, then three optional files: pending, in progress, compacted.
+
+    Version 1 has no compacted file.
 
     Raises:
-        FormatError: it could not be one of a file sink.
+        FormatError: a file sink cannot have written the bytes.
         UnsupportedError: an unknown version.
     """
     with versioned.open("a committable of a file sink", 1, 2) as reader:
@@ -501,10 +503,10 @@ class SubtaskCommittables:
     """Committables of one subtask of the writers (`SubtaskCommittableManager`).
 
     Attributes:
-        requests: those that are still there.
-        expected: how many the subtask announced.
-        drained: how many are done with; stored in versions 0 and 1.
-        failed: how many failed.
+        requests: commit requests that the state still holds.
+        expected: number of committables that the subtask announced.
+        drained: number of committables that are finished; stored in versions 0 and 1.
+        failed: number of committables that failed.
         subtask: the subtask; stored from version 1 on.
     """
 
@@ -520,7 +522,7 @@ class CheckpointCommittables:
     """Committables of one checkpoint (`CheckpointCommittableManagerImpl`).
 
     Attributes:
-        checkpoint_id: the checkpoint; Long.MAX_VALUE is the end of the input.
+        checkpoint_id: the checkpoint; Long.MAX_VALUE for the end of the input.
         subtasks: the committables of each subtask of the writers.
         subtask_version: 0 to 2, version of `subtasks`.
         number_of_subtasks: parallelism of the writers; stored in version 1.
@@ -539,8 +541,8 @@ class Committables:
     Attributes:
         checkpoints: committables by checkpoint; none in version 1 of the state.
         checkpoint_version: 0 or 1, version of `checkpoints`.
-        plain: committables of no known checkpoint: version 1 of the state; None in version 2.
-        plain_version: version of the committables there.
+        plain: committables without a checkpoint id, in version 1 of the state; None in version 2.
+        plain_version: serializer version of `plain`.
     """
 
     checkpoints: tuple[CheckpointCommittables, ...] = ()
@@ -610,7 +612,7 @@ def register_committables(
     *,
     last_resort: bool = False,
 ) -> None:
-    """Make the committables of a sink known, inside the state of its committer.
+    """Register the committables of a sink, which the state of its committer holds.
 
     Args:
         connector: name of the connector.
@@ -714,5 +716,5 @@ register_committables(
     file_committable_rows,
     COMMITTABLE_COLUMNS,
 )
-# Of any other sink the committables are bytes, but how many wait, and for which checkpoint, is known.
+# Committables of any other sink stay bytes, but their number and checkpoints can still be read.
 register_committables("unknown sink", _same, _same, _opaque_rows, OPAQUE_COLUMNS, last_resort=True)
