@@ -88,9 +88,9 @@ class RowTypeInfo(TypeInformation):
     """Rows (`RowSerializer`); the serializer stores neither names nor a Python class.
 
     Attributes:
-        field_types: of the fields.
+        field_types: types of the fields.
         field_names: default `f0`, `f1`, …
-        python_class: a dataclass whose objects are read instead of rows.
+        python_class: a dataclass; reads return its objects instead of rows.
     """
 
     field_types: tuple[TypeInformation, ...]
@@ -123,7 +123,7 @@ class RowTypeInfo(TypeInformation):
         return self.field_names.index(field_name) if field_name in self.field_names else -1
 
     def to_internal_type(self, obj: Any) -> Any:
-        """Convert a Row, dict, tuple, list or dataclass; rows with names and dicts by name."""
+        """Convert a Row, dict, tuple, list or dataclass object; its fields are matched by name if it has names."""
         kind = str(obj.get_row_kind() if isinstance(obj, Row) else RowKind.INSERT)
         values = _field_values(obj, self.field_names)
         converted = {
@@ -150,7 +150,7 @@ class PojoTypeInfo(GivenTypeInfo):
         stored: the serializer.
         fields: name and type, in the order of the serializer.
         subclasses: types of the subclasses; values then have the name of their class in the field `class`.
-        python_class: a dataclass whose objects are read instead of rows.
+        python_class: a dataclass; reads return its objects instead of rows.
     """
 
     stored: Pojo
@@ -164,7 +164,7 @@ class PojoTypeInfo(GivenTypeInfo):
         return self.stored.pojo_class
 
     def to_internal_type(self, obj: Any) -> Any:
-        """Convert a Row with names, a dict or a dataclass."""
+        """Convert a Row with names, a dict or a dataclass object."""
         if obj is None:
             return None
         chosen = self._find_class(_class_of(obj) or self.java_class)
@@ -222,7 +222,7 @@ def _field_values(obj: Any, names: Sequence[str], *, named: bool = False) -> Seq
 
 
 def _named_values(obj: Any) -> dict[str, Any] | None:
-    """Return values by name of what has names; None for values by position."""
+    """Return the values of a dict, a Row with names or a dataclass object by name; None if the object has no names."""
     if isinstance(obj, Mapping):
         return dict(obj)
     if isinstance(obj, Row) and obj._fields is not None:
@@ -239,10 +239,11 @@ _DICTS = ("record", "map", "error")
 
 @dataclass(frozen=True)
 class AvroTypeInfo(GivenTypeInfo):
-    """Avro records (`AvroSerializer`): dicts of their fields, and so are maps; enums are the names of their constants.
+    """Avro records (`AvroSerializer`).
 
-    Values have the physical types of Avro: a `timestamp-millis` is a number. In a union in which a dict or a name could
-    be of several branches, values are `AvroRecord`, `AvroMap` or `AvroEnum`, which are accepted everywhere.
+    Records and maps are dicts, and enums are the names of their constants. Logical types are not converted: a
+    `timestamp-millis` is a number. In a union in which a dict or a text fits several branches, values are `AvroRecord`,
+    `AvroMap` or `AvroEnum`; these are accepted everywhere.
 
     Attributes:
         stored: the serializer.
@@ -257,11 +258,11 @@ class AvroTypeInfo(GivenTypeInfo):
 
     @property
     def java_class(self) -> str:
-        """The generated class, or that of generic records."""
+        """The generated class, or `GenericRecord`."""
         return self.stored.runtime_class
 
     def to_internal_type(self, obj: Any) -> Any:
-        """Convert dicts and names of constants."""
+        """Convert dicts to records and maps, and names of constants to enums."""
         return self._write(self.schema.root, obj, "")
 
     def from_internal_type(self, obj: Any) -> Any:
@@ -269,7 +270,7 @@ class AvroTypeInfo(GivenTypeInfo):
         return self._read(self.schema.root, obj)
 
     def _resolve(self, reference: object) -> tuple[str, Any]:
-        """Return the kind of a node, such as record or union, and the node."""
+        """Return the kind of a schema node, such as record or union, and the node; a type name is looked up."""
         node: Any = self.schema.resolve(reference)
         if isinstance(node, list):
             return "union", node
@@ -326,12 +327,16 @@ class AvroTypeInfo(GivenTypeInfo):
         return AvroRecord(node["name"], tuple(fields))
 
     def _write_branch(self, union: list[object], value: Any, path: str) -> Any:
-        """Convert a value to the branch that takes it, the first one of several where these are numbers or texts."""
+        """Convert a value to the branch of a union that accepts it; of several branches to the first.
+
+        Raises:
+            ValueRangeError: no branch accepts the value, or several do and it is a dict or could be an enum.
+        """
         if value is None and "null" in (self._resolve(each)[0] for each in union):
             return None
         found = [(each, converted) for each in union if (converted := self._try(each, value, path)) is not None]
         if isinstance(value, int):
-            # A number with a fraction only where there is no branch of whole ones.
+            # An int goes to a float or double branch only if no int or long branch accepts it.
             found.sort(key=lambda pair: isinstance(pair[1], float))
         if not found:
             names = ", ".join(self._name(each) for each in union)
@@ -461,7 +466,7 @@ def derive_type(description: Any) -> TypeInformation:
     """Return the type that a description names (see `Types.of`).
 
     Raises:
-        UsageError: it names none.
+        UsageError: the description names no type.
     """
     match description:
         case TypeInformation():
@@ -482,7 +487,7 @@ def derive_type(description: Any) -> TypeInformation:
 
 
 def derive_serializer_type(serializer: tree.Serializer) -> TypeInformation:
-    """Return the type of the values of a serializer; those without a form in Python are left as they are stored."""
+    """Return the type of the values of a serializer; a type without a Python counterpart keeps the codec's values."""
     derive = derive_serializer_type
     match serializer:
         case tree.Basic(kind=kind):
@@ -495,7 +500,7 @@ def derive_serializer_type(serializer: tree.Serializer) -> TypeInformation:
             inner = derive(element)
             found = ArrayTypeInfo(inner)
             if isinstance(inner, StoredTypeInfo):
-                # The array names the class of its elements, which a serializer of a user does not.
+                # Only the array's serializer knows the element class: `found.serializer` may fail to derive it.
                 return WrappedTypeInfo(serializer, found)
         case tree.MapOf(key=key, value=value):
             found = MapTypeInfo(derive(key), derive(value))
@@ -513,7 +518,8 @@ def derive_serializer_type(serializer: tree.Serializer) -> TypeInformation:
             found = _derive_pojo_type(serializer)
         case _:
             found = StoredTypeInfo(serializer)
-    # Other releases write other versions and class names; the given serializer is the one to register.
+    # A type derives the serializer of one Flink release. If the given one differs, for example in its snapshot
+    # version, register the given one.
     return found if found.serializer == serializer else WrappedTypeInfo(serializer, found)
 
 
@@ -531,7 +537,7 @@ def _derive_pojo_type(serializer: tree.Pojo) -> TypeInformation:
 
 
 def derive_dataclass_row(python_class: type) -> RowTypeInfo:
-    """Return a Row with the fields of a dataclass; objects of the class are read.
+    """Return a Row type with the fields of a dataclass; reads return objects of the class.
 
     Raises:
         UsageError: a field has no type in Flink.
@@ -541,9 +547,9 @@ def derive_dataclass_row(python_class: type) -> RowTypeInfo:
 
 
 def derive_dataclass_pojo(python_class: type, pojo_class: str) -> PojoTypeInfo:
-    """Return a POJO with the fields of a dataclass; objects of the class are read.
+    """Return a POJO type with the fields of a dataclass; reads return objects of the class.
 
-    Fields that are lists and maps have the serializers that Flink 2.x gives them; up to 1.20 they are Kryo.
+    Fields that are collections get the serializers of Flink 2.x; up to 1.20, Flink serializes such fields with Kryo.
 
     Raises:
         UsageError: the class is no dataclass, or a field has no type in Flink.
@@ -557,7 +563,7 @@ def derive_dataclass_pojo(python_class: type, pojo_class: str) -> PojoTypeInfo:
 
 
 def _nullable_collection(of: TypeInformation) -> TypeInformation:
-    """Return the type that a POJO field of a collection has in Flink 2.x (`TypeExtractor`)."""
+    """Return the nullable type that Flink 2.x gives a list, set or map in a POJO (`TypeExtractor`); others as is."""
     match of:
         case ArrayTypeInfo():
             return of
@@ -641,7 +647,7 @@ GENERIC_RECORD = "org.apache.avro.generic.GenericRecord"
 
 
 class Types:
-    """Types by the names of PyFlink; each is the serializer that Java Flink has for it.
+    """Types under their names in PyFlink; each stands for the serializer that Java Flink uses for the type.
 
     `Types.LONG()` reads and writes what a Java job with `Types.LONG` has in its state.
     """
@@ -809,7 +815,7 @@ class Types:
 
         Args:
             pojo_class: binary name of the class.
-            fields: name -> type of the fields, or a dataclass, whose objects are then read; otherwise Rows are.
+            fields: name -> type of the fields, and reads return Rows; or a dataclass, and reads return its objects.
         """
         if isinstance(fields, type):
             return derive_dataclass_pojo(fields, pojo_class)
@@ -821,11 +827,11 @@ class Types:
         """Records of Avro (`AvroSerializer`), which are dicts; not part of PyFlink.
 
         Args:
-            schema: JSON text of the schema, or what it stands for.
-            runtime_class: binary name of the generated class; default that of generic records.
+            schema: JSON text of the schema, or the parsed JSON object.
+            runtime_class: binary name of the generated class; default `GenericRecord`.
 
         Raises:
-            UsageError: this is no schema of Avro.
+            UsageError: `schema` is no schema of Avro.
         """
         text = schema if isinstance(schema, str) else json.dumps(schema, separators=(",", ":"))
         try:
@@ -843,8 +849,8 @@ class Types:
         Args:
             description: a type; a serializer; the text of one, as `state-pipelines inspect` prints it; a dataclass (a
                 Row); a schema or type of Arrow.
-            stored: leave values in the form of the scalar codec, as `state-pipelines dump` has them: no value of Java
-                is too fine or too large then.
+            stored: give values as `state-pipelines dump` does, without conversion to Python types: nanoseconds, and
+                dates outside the years 1 to 9999, can then be read.
 
         Raises:
             UsageError: the description names no type.
@@ -854,14 +860,16 @@ class Types:
 
 
 def check_key_type(serializer: Serializer, hashed_classes: Collection[str] = ()) -> None:
-    """Refuse keys whose `hashCode` does not follow from their value: arrays, enums, and POJOs without their own.
+    """Refuse key types that Flink refuses too: their `hashCode` may differ for equal values.
+
+    These are arrays, enums, and POJOs that do not override `hashCode`.
 
     Args:
         serializer: of the keys.
-        hashed_classes: POJO classes whose `hashCode` is given, so that they have one.
+        hashed_classes: POJO classes that override `hashCode`, because the user gives an expression for it.
 
     Raises:
-        UsageError: Flink rejects the type too.
+        UsageError: the keys are of such a type.
     """
     found = [describe(each) for each in _find_unsupported(serializer, hashed_classes)]
     if found:

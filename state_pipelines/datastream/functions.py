@@ -57,7 +57,7 @@ class TaskInfo:
         """Return the number of key groups (`StateAssignmentOperation.checkParallelismPreconditions`).
 
         Args:
-            restored: that of the restored state; None without one.
+            restored: number of key groups of the restored state; None without restored state.
             snapshot: path of the snapshot, for errors.
 
         Raises:
@@ -155,7 +155,7 @@ class Histogram(Distribution):
     """A distribution with quantiles of its last values (`DescriptiveStatisticsHistogram`).
 
     Args:
-        history_size: number of the last values that the quantiles are of.
+        history_size: number of the last values from which the quantiles are computed.
     """
 
     def __init__(self, history_size: int = HISTORY_SIZE) -> None:
@@ -181,12 +181,12 @@ class MetricValue:
     """A metric of one subtask, or of all subtasks of an operator.
 
     Attributes:
-        name: names of its groups and its own, with dots.
+        name: names of the metric's groups, outermost first, and of the metric, joined by dots.
         kind: counter, gauge, meter, distribution or histogram.
         numbers: `count` of a counter or meter, `value` of a gauge, and of a distribution or histogram `count`, `min`,
             `max`, `mean` and quantiles such as `p99`.
         error: why a gauge has no value; None if it has one.
-        subtask: index; None where the values of all subtasks are put together.
+        subtask: index; None if the value combines all subtasks.
     """
 
     name: str
@@ -196,7 +196,7 @@ class MetricValue:
     subtask: int | None = None
 
     def to_json(self) -> dict[str, object]:
-        """Return a line of a file of metrics."""
+        """Return the metric as a JSON object: one line of a metrics file."""
         named = {"name": self.name, "kind": self.kind, "subtask": self.subtask, "error": self.error}
         return {key: value for key, value in named.items() if value is not None} | dict(self.numbers)
 
@@ -207,7 +207,7 @@ class MetricGroup:
     Attributes:
         metrics: counters, meters, distributions and histograms by name.
         gauges: functions that return a value, by name.
-        groups: groups inside, by name.
+        groups: nested groups, by name.
     """
 
     def __init__(self) -> None:
@@ -216,7 +216,7 @@ class MetricGroup:
         self.groups: dict[str, MetricGroup] = {}
 
     def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
-        """Return the group of a name; with `extra` that of the value `extra` of the variable `name`."""
+        """Return the group `name`; with `extra`, its nested group `extra` (in Flink: value of the variable `name`)."""
         group = self.groups.setdefault(name, MetricGroup())
         return group if extra is None else group.add_group(extra)
 
@@ -243,11 +243,11 @@ class MetricGroup:
         return distribution
 
     def histogram(self, name: str, history_size: int = HISTORY_SIZE) -> Histogram:
-        """Register a histogram; in Java only, PyFlink has none.
+        """Register a histogram, as in Java; PyFlink has no histograms.
 
         Args:
             name: of the metric.
-            history_size: number of the last values that the quantiles are of.
+            history_size: number of the last values from which the quantiles are computed.
         """
         histogram = Histogram(history_size)
         self.metrics[name] = histogram
@@ -257,8 +257,8 @@ class MetricGroup:
         """Read all metrics; gauges are called.
 
         Args:
-            subtask: whose they are.
-            prefix: names of the groups around this one.
+            subtask: index of the subtask that the metrics belong to; None if they belong to no single one.
+            prefix: names of the enclosing groups, each followed by a dot.
         """
         for name, metric in self.metrics.items():
             kind = type(metric).__name__.lower()
@@ -281,10 +281,10 @@ def _read_gauge(name: str, read: Callable[[], int], subtask: int | None) -> Metr
 
 
 def combine_metrics(values: Iterable[MetricValue]) -> tuple[MetricValue, ...]:
-    """Put the values of all subtasks together, by name in order.
+    """Combine the values of all subtasks into one value per metric, sorted by name.
 
-    Counts are added, means weighted; a smallest, a largest and a quantile is that of the subtask with the smallest or
-    largest one. Gauges have the smallest and the largest of their values.
+    Counts are added, and means are weighted by the counts. `min` is the smallest value of any subtask; `max` and the
+    quantiles are the largest of any subtask. A gauge gets the smallest and the largest of its values.
     """
     found: dict[tuple[str, str], list[MetricValue]] = {}
     for each in values:
@@ -393,7 +393,7 @@ class ListState(MergingState[T, "Sequence[T]"]):
 
 
 class ReadOnlyMap(FunctionState, Generic[K, V]):
-    """Reading of a map by key; also with the syntax of dicts."""
+    """A map state for reading; the operators of dicts work too."""
 
     @abstractmethod
     def get(self, key: K) -> V | None:
@@ -401,7 +401,7 @@ class ReadOnlyMap(FunctionState, Generic[K, V]):
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Return whether a map key is there, with or without a value."""
+        """Return whether a map key is there, even with a null value."""
 
     @abstractmethod
     def items(self) -> Iterable[tuple[K, V]]:
@@ -457,7 +457,7 @@ class MapState(ReadOnlyMap[K, V]):
 
 
 class ReadOnlyBroadcastState(ReadOnlyMap[K, V]):
-    """A broadcast state, for the side that must not change it."""
+    """A broadcast state for the input that is not broadcast, which must not change the state."""
 
 
 class BroadcastState(MapState[K, V], ReadOnlyBroadcastState[K, V]):
@@ -717,15 +717,15 @@ class ReduceFunctionWrapper(ReduceFunction):
 
 
 class AggregateFunction(Function, ABC):
-    """Adds values to an accumulator, which has another type than values and result may have."""
+    """Adds values to an accumulator; values, accumulator and result may be of three types."""
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """Return the accumulator of no values."""
+        """Return an accumulator without values."""
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
-        """Return the accumulator with one value more; the given one may be changed and returned."""
+        """Return the accumulator with a value added; the given accumulator may be changed and returned."""
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any:
@@ -733,7 +733,7 @@ class AggregateFunction(Function, ABC):
 
     @abstractmethod
     def merge(self, acc_a: Any, acc_b: Any) -> Any:
-        """Return the accumulator of the values of both; session windows need it."""
+        """Return an accumulator with the values of both accumulators; session windows need it."""
 
 
 class StateDescriptor:
@@ -777,7 +777,7 @@ class StateDescriptor:
 
     @property
     def value_serializer(self) -> Serializer:
-        """Serializer of the values; of lists and maps that of the whole collection, with TTL inside."""
+        """Serializer of the values; of a list or map the collection's, with the TTL serializer around the elements."""
         return self._with_ttl(self.type_info.serializer)
 
     def make_info(self, namespace: Serializer = build.VOID_NAMESPACE) -> StateMetaInfo:
@@ -923,7 +923,7 @@ class KeySelector(Function, ABC):
 
 
 class KeyedContext:
-    """Key, timestamp and timers of the element at hand; valid during the call only.
+    """Key, timestamp and timers of the current element or timer; valid during the call only.
 
     Args:
         timers: of the subtask.
@@ -936,7 +936,7 @@ class KeyedContext:
         self._domain: TimeDomain | None = None
 
     def set_key(self, key: Any, timestamp: int | None, domain: TimeDomain | None = None) -> None:
-        """Set key and timestamp of an element or timer, and what a timer has waited for."""
+        """Set key and timestamp of an element or timer; `domain` is the time domain of a timer, None for elements."""
         self._key, self._timestamp, self._domain = key, timestamp, domain
 
     def get_current_key(self) -> Any:
@@ -953,13 +953,13 @@ class KeyedContext:
 
 
 class KeyedTimerContext(KeyedContext):
-    """The context of an element or a timer, with what `KeyedContext` has."""
+    """A `KeyedContext` that also gives the time domain of a timer."""
 
     def time_domain(self) -> TimeDomain:
-        """Return the time that the timer has waited for.
+        """Return the time domain of the timer: event time or processing time.
 
         Raises:
-            UsageError: no timer fires.
+            UsageError: called outside of `on_timer`.
         """
         if self._domain is None:
             raise UsageError("time_domain is called outside of on_timer")
@@ -979,7 +979,7 @@ class KeyedProcessFunction(Function, ABC):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Output:
         """Process an element, and yield what is emitted."""
 
-    # Functions without timers do not have to write it.
+    # Not abstract: functions without timers need no `on_timer`.
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Output:
         """React to a timer, and yield what is emitted."""
         return None
@@ -1008,19 +1008,19 @@ class KeyedCoProcessFunction(Function, ABC):
 
 
 class ElementContext(KeyedProcessFunction.OnTimerContext, KeyedCoProcessFunction.OnTimerContext):
-    """Context of an element or a timer of a keyed input, as operators make it."""
+    """The context that operators pass to the function for an element or a timer of a keyed input."""
 
 
 def require_function(function: object, wanted: Sequence[type[Function]], taker: str) -> None:
-    """Refuse an object that is not a function of certain classes.
+    """Refuse a user function that is not an instance of one of certain classes.
 
     Args:
-        function: that a user gives.
+        function: the object that the user gave.
         wanted: the classes.
-        taker: what runs the function, for errors.
+        taker: name of the operator that runs the function, for errors.
 
     Raises:
-        UsageError: it is an instance of none of them.
+        UsageError: the object is an instance of none of the classes.
     """
     if isinstance(function, tuple(wanted)):
         return
@@ -1039,7 +1039,7 @@ class BaseBroadcastProcessFunction(Function, ABC):
     """Base class of the functions with a broadcast input."""
 
     class BaseContext(ABC):
-        """Times; valid during the call only."""
+        """Timestamp, processing time and watermark; valid during the call only."""
 
         @abstractmethod
         def timestamp(self) -> int | None:
@@ -1065,7 +1065,7 @@ class BaseBroadcastProcessFunction(Function, ABC):
             """
 
     class ReadOnlyContext(BaseContext):
-        """Context of the other side, which may only read broadcast state."""
+        """Context of the input that is not broadcast, which may only read broadcast state."""
 
         @abstractmethod
         def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState[Any, Any]:
@@ -1102,11 +1102,11 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction):
 
         @abstractmethod
         def apply_to_keyed_state(self, state_descriptor: Any, function: Callable[[Any, Any], None]) -> None:
-            """Call a function with every key of the subtask that has a value in a state, and the state (as in Java).
+            """Call a function for every key of the subtask that has a value in a state (as in Java).
 
             Args:
-                state_descriptor: of a state that the function has registered.
-                function: takes the key and the state of that key.
+                state_descriptor: of a keyed state.
+                function: takes a key, and the state with that key as its current key.
             """
 
     class ReadOnlyContext(BaseBroadcastProcessFunction.ReadOnlyContext):
@@ -1125,7 +1125,7 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction):
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Return the time that the timer has waited for."""
+            """Return the time domain of the timer: event time or processing time."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext) -> Output:
@@ -1146,7 +1146,7 @@ class OutputTag:
 
     Attributes:
         tag_id: name of the side output.
-        type_info: type of its values; PyFlink pickles them if there is none.
+        type_info: type of the values; None if not given (PyFlink pickles the values then).
 
     Raises:
         UsageError: the name is empty.

@@ -101,7 +101,7 @@ if TYPE_CHECKING:
 class FunctionInitializationContext:
     """Context of the initialisation of a function (`org.apache.flink.runtime.state.FunctionInitializationContext`).
 
-    In Java raw state is for operators alone (`StateInitializationContext`).
+    It also gives raw state, which in Java only operators can read, not functions (`StateInitializationContext`).
     """
 
     checkpoint_id: int | None
@@ -110,11 +110,17 @@ class FunctionInitializationContext:
     raw_state: RawState
 
     def get_raw_keyed_state_inputs(self) -> Iterator[tuple[int, bytes]]:
-        """Return (key group, bytes) of the restored raw keyed state; what is not read is part of the next snapshot."""
+        """Return (key group, bytes) of the restored raw keyed state.
+
+        If the function neither reads it nor writes new raw keyed state, the next snapshot carries it over.
+        """
         return self.raw_state.take_keyed()
 
     def get_raw_operator_state_inputs(self) -> Iterator[bytes]:
-        """Return the partitions of the restored raw operator state; as for raw keyed state."""
+        """Return the partitions of the restored raw operator state.
+
+        If the function neither reads it nor writes new raw operator state, the next snapshot carries it over.
+        """
         return self.raw_state.take_partitions()
 
     def is_restored(self) -> bool:
@@ -122,23 +128,23 @@ class FunctionInitializationContext:
         return self.checkpoint_id is not None
 
     def get_restored_checkpoint_id(self) -> int | None:
-        """Return the id of the checkpoint that the subtask starts from; None if it starts without."""
+        """Return the id of the checkpoint that the subtask starts from; None if it starts without a checkpoint."""
         return self.checkpoint_id
 
     def get_operator_state_store(self) -> BackendOperatorStates:
-        """Return the registration of operator states."""
+        """Return the store with which operator states are registered."""
         return self.operator_states
 
     def get_keyed_state_store(self) -> KeyedStateStore:
-        """Return the registration of keyed states."""
+        """Return the store with which keyed states are registered."""
         return self.keyed_states
 
 
 @dataclass(frozen=True)
 class FunctionSnapshotContext:
-    """The checkpoint at hand (`org.apache.flink.runtime.state.FunctionSnapshotContext`).
+    """The current checkpoint (`org.apache.flink.runtime.state.FunctionSnapshotContext`).
 
-    In Java raw state is for operators alone (`StateSnapshotContext`).
+    It also accepts raw state, which in Java only operators can write, not functions (`StateSnapshotContext`).
     """
 
     checkpoint_id: int
@@ -147,7 +153,7 @@ class FunctionSnapshotContext:
     raw_keyed_output: RawKeyedOutput | None
 
     def get_raw_keyed_operator_state_output(self) -> RawKeyedOutput:
-        """Return what takes bytes by key group, which nobody but the function can read.
+        """Return the output for raw keyed state: bytes per key group, in a format that only the function knows.
 
         Raises:
             UsageError: the operator has no keys.
@@ -157,7 +163,7 @@ class FunctionSnapshotContext:
         return self.raw_keyed_output
 
     def get_raw_operator_state_output(self) -> RawOperatorOutput:
-        """Return what takes partitions of bytes, which a rescale distributes among the subtasks."""
+        """Return the output for raw operator state: partitions of bytes, which a rescale distributes among subtasks."""
         return self.raw_operator_output
 
     def get_checkpoint_id(self) -> int:
@@ -182,25 +188,25 @@ class CheckpointedFunction(ABC):
 
 
 class CheckpointListener(ABC):
-    """Functions that learn of the end of checkpoints (`org.apache.flink.api.common.state.CheckpointListener`)."""
+    """Functions that are notified when checkpoints end (`org.apache.flink.api.common.state.CheckpointListener`)."""
 
     @abstractmethod
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """React to a checkpoint that all subtasks have completed."""
 
-    # Most listeners have nothing to undo.
+    # Not abstract: most listeners have nothing to undo.
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:  # noqa: B027
         """React to a checkpoint that failed."""
 
 
 @dataclass(frozen=True)
 class KeyedHandles:
-    """The managed keyed state of an operator of a snapshot, as handles.
+    """The handles of the managed keyed state of an operator in a snapshot.
 
     Attributes:
         handles: of all old subtasks.
         directory: of the snapshot.
-        path_mapping: where directories that absolute handles name are now.
+        path_mapping: new locations of directories that were moved and that handles name by absolute path.
     """
 
     handles: tuple[KeyedStateHandle, ...]
@@ -209,7 +215,7 @@ class KeyedHandles:
 
     @staticmethod
     def of(operator: Operator) -> KeyedHandles:
-        """Take the handles of an operator."""
+        """Return the handles of an operator."""
         keyed = (each.managed_keyed_state for each in operator.metadata.subtasks)
         handles = tuple(each for each in keyed if each is not None)
         return KeyedHandles(handles, operator.snapshot.location.directory, operator.snapshot.path_mapping)
@@ -218,11 +224,11 @@ class KeyedHandles:
         """Open the keyed state of a subtask from copies on this machine.
 
         Args:
-            file: opened keyed state of the same subtask, which says what its keys are.
+            file: keyed state of the same subtask, opened from the snapshot; gives the context and the key serializer.
             backup: of the subtask.
 
         Returns:
-            The state; None where there is no copy of any of its files.
+            The state; None if this machine has a copy of none of its files.
 
         Raises:
             StateError: a copy cannot be read.
@@ -240,13 +246,13 @@ class KeyedHandles:
 
 @dataclass(frozen=True)
 class DatabaseFiles(KeyedHandles):
-    """The databases of an operator of a snapshot, which a subtask with a RocksDB store takes over as files."""
+    """The RocksDB databases of an operator in a snapshot; a subtask with a RocksDB store reuses their files."""
 
     handles: tuple[IncrementalRemoteKeyedStateHandle, ...]
 
     @staticmethod
     def find(operator: Operator) -> DatabaseFiles | None:
-        """Take the databases of an operator; None where some of its keyed state is not in one of RocksDB."""
+        """Return the RocksDB databases of an operator; None unless they hold all of its keyed state."""
         keyed = KeyedHandles.of(operator)
         handles = tuple(each for each in keyed.handles if isinstance(each, IncrementalRemoteKeyedStateHandle))
         has_raw = any(each.raw_keyed_state is not None for each in operator.metadata.subtasks)
@@ -264,20 +270,23 @@ class DatabaseFiles(KeyedHandles):
 
 @dataclass(frozen=True)
 class RestoredState:
-    """State of an operator of a snapshot, of all its subtasks; a subtask takes what belongs to its key groups.
+    """State of all subtasks of an operator in a snapshot; a new subtask restores what belongs to its key groups.
 
     Attributes:
-        keyed_files: keyed state, of any format and any subtasks.
-        operator_states: operator state of every subtask, by its index; None of those without.
-        context: of the operator of the snapshot: number of key groups, and what layouts depend on.
+        keyed_files: keyed state, of any format, of all old subtasks.
+        operator_states: operator state by index of the old subtask; None for subtasks without operator state.
+        context: of the old operator: number of key groups, and what its layouts depend on.
         checkpoint_id: id of the checkpoint or savepoint.
-        snapshot: its path, for errors.
-        databases: the keyed state as databases of RocksDB; None where it is not in such, or its classes are declared.
-        changelogs: handles of changelogs whose files later checkpoints can name; of any old subtasks.
-        handles: of the managed keyed state, for subtasks that have copies of its files; None where its classes are
-            declared.
-        raw_keyed: handle and stream of the raw keyed state of each old subtask that is not timers.
-        raw_operator: handle and stream of the raw operator state of every old subtask; None of those without.
+        snapshot: path of the checkpoint or savepoint, for errors.
+        databases: the keyed state as RocksDB databases; None if they do not hold all of it, or if the user has
+            declared serializers for the snapshot.
+        changelogs: changelog handles of old subtasks that later checkpoints can reference; empty with declared
+            serializers.
+        handles: of the managed keyed state, for subtasks with local copies of its files; None with declared
+            serializers.
+        raw_keyed: handle and stream of the raw keyed state of old subtasks; timers are among `keyed_files` instead.
+        raw_operator: handle and stream of the raw operator state by index of the old subtask; None for subtasks
+            without.
     """
 
     keyed_files: tuple[KeyedFile, ...]
@@ -293,7 +302,7 @@ class RestoredState:
 
     @staticmethod
     def of(operator: Operator) -> RestoredState:
-        """Take the state of an operator of a snapshot.
+        """Collect the state of an operator in a snapshot.
 
         Raises:
             StateError: the state cannot be read.
@@ -314,7 +323,9 @@ class RestoredState:
         )
 
     def find_files(self, key_groups: KeyGroupRange, backup: LocalBackup | None = None) -> tuple[KeyedFile, ...]:
-        """Find the keyed state for a subtask, that of the same key groups from copies on this machine.
+        """Return the keyed state for a subtask.
+
+        State of an old subtask with the same key groups is read from copies on this machine, if there are any.
 
         Args:
             key_groups: of the subtask.
@@ -333,7 +344,7 @@ class RestoredState:
         )
 
     def find_changelog(self, key_groups: KeyGroupRange) -> ChangelogStateBackendHandle | None:
-        """The changelog of a subtask of the same key groups; None where there is none."""
+        """Return the changelog of the old subtask with the same key groups; None if there is none."""
         return next((each for each in self.changelogs if each.key_groups == key_groups), None)
 
 
@@ -343,7 +354,7 @@ def _find_raw(
     tuple[tuple[KeyGroupsStateHandle | KeyGroupsSavepointStateHandle, StateStream], ...],
     tuple[tuple[OperatorStateHandle, StateStream] | None, ...],
 ]:
-    """The raw keyed and the raw operator state of an operator; timers in raw keyed state are among its files."""
+    """Return the raw keyed and the raw operator state of an operator, without timers: `keyed_files` has these."""
     snapshot = operator.snapshot
     unread = operator.files.survey_unread()
     subtasks = {each.index: each for each in operator.metadata.subtasks}
@@ -361,7 +372,7 @@ def _find_raw(
 
 
 def _find_changelogs(operator: Operator) -> tuple[ChangelogStateBackendHandle, ...]:
-    """The changelogs of an operator; none where files were moved, since the handles name their old locations."""
+    """Return the changelog handles that later checkpoints can reference; none if the snapshot was moved."""
     if operator.snapshot.path_mapping != PathMapping():
         return ()
     handles = (each.managed_keyed_state for each in operator.metadata.subtasks)
@@ -376,16 +387,17 @@ class FunctionOperator(ABC):
 
     Args:
         function: that the user wrote.
-        task: the subtask; default the only one.
-        clock: processing time; default that of the machine.
-        layouts: what layouts of new state depend on: declared classes, and the version of Kryo; default that of Flink
-            2.x without classes. Restored state has the layouts of its snapshot; classes given here replace its own.
+        task: the subtask; default the only subtask of an operator.
+        clock: processing time; default the clock of the machine.
+        layouts: what the layouts of new state depend on: declared classes, and the version of Kryo; default Flink 2.x
+            without classes. Restored state keeps the layouts of its snapshot, but classes given here replace those of
+            the snapshot.
 
     Raises:
         UsageError: the function is not one that the operator runs.
 
     Attributes:
-        metrics: of the function; those of an operator that is opened again begin at 0.
+        metrics: of the function; `open` resets them.
     """
 
     function_types: ClassVar[tuple[type[Function], ...]]
@@ -478,16 +490,16 @@ class FunctionOperator(ABC):
 
     @property
     def kryo_version(self) -> int:
-        """Release line of Kryo that the metadata of a snapshot must say; 2 where no state of it depends on that.
+        """Major version of Kryo that the metadata of a snapshot must imply; 2 if no serializer uses Kryo.
 
-        Restored state may be carried as bytes, and its line is that of its snapshot.
+        An operator with restored state keeps the version of its snapshot, since it may carry over Kryo values as bytes.
         """
         if self._is_restored or has_kryo(self.list_serializers()):
             return self._layouts.kryo_version
         return KRYO_OF_FLINK_1
 
     def list_serializers(self) -> Iterator[Serializer]:
-        """All serializers of the registered and restored states."""
+        """Return all serializers of the registered and restored states."""
         for info in self.operator_backend.states:
             yield from (serializer for _, serializer in info.serializers)
 
@@ -512,7 +524,7 @@ class FunctionOperator(ABC):
         return self._clock()
 
     def advance_watermark(self, timestamp: int) -> list[Any]:
-        """Raise the watermark, and fire the timers of event time up to it, in their order; an older one does nothing.
+        """Raise the watermark, and fire the event-time timers up to it, in order; a lower watermark is ignored.
 
         Args:
             timestamp: epoch milliseconds.
@@ -526,7 +538,7 @@ class FunctionOperator(ABC):
         return self._fire_event_timers(timestamp)
 
     def advance_processing_time(self, timestamp: int | None = None) -> list[Any]:
-        """Fire the timers of processing time that are due, in their order.
+        """Fire the processing-time timers that are due, in order.
 
         Args:
             timestamp: epoch milliseconds that a `ManualClock` is set to; default the time of the clock.
@@ -545,7 +557,7 @@ class FunctionOperator(ABC):
 
     @property
     def filled_side_outputs(self) -> tuple[OutputTag, ...]:
-        """Side outputs that hold something."""
+        """Side outputs with values that `take_side_output` has not returned yet."""
         return tuple(self._side_outputs)
 
     def take_side_output(self, tag: OutputTag) -> list[Any]:
@@ -553,7 +565,7 @@ class FunctionOperator(ABC):
         return self._side_outputs.pop(tag, [])
 
     def prepare_snapshot(self, checkpoint_id: int, timestamp: int | None = None) -> None:
-        """Let the function bring its operator state up to date, and remove values that TTL leaves out of snapshots.
+        """Let the function update its operator state, and remove expired values that a snapshot must not contain.
 
         Args:
             checkpoint_id: id of the checkpoint.
@@ -582,20 +594,20 @@ class FunctionOperator(ABC):
 
         Args:
             directory: of the snapshot.
-            name: begin of the names of the files; no file of an older snapshot that is carried over may have it.
+            name: prefix of the names of the files; files carried over from an older snapshot must not have it.
             checkpoint_id: id of the checkpoint or savepoint.
             file_format: of the keyed state: canonical, heap or rocksdb.
             compressed: compress the state (`execution.checkpointing.snapshot-compression`).
             timestamp: time at which it was triggered, in epoch milliseconds; default now.
-            shared: directory of the tables of an incremental snapshot of RocksDB, where `file_format` and `compressed`
-                do not count; default none, all state is written.
-            full: an incremental snapshot uploads all tables again, as after a restore without claim.
+            shared: directory for the shared files of an incremental snapshot of the keyed state, to which `file_format`
+                and `compressed` do not apply; default a full snapshot.
+            full: an incremental snapshot uploads all files again, as after a restore in NO_CLAIM mode.
 
         Returns:
-            The handles, relative to the directory; those of tables name their URL.
+            The handles, relative to the directory; those of shared files have URLs.
 
         Raises:
-            UsageError: the snapshot is incremental, and the state is not in RocksDB.
+            UsageError: the snapshot is incremental, and the operator uses neither RocksDB nor a changelog.
             StateError: a file cannot be written.
         """
         self.prepare_snapshot(checkpoint_id, timestamp)
@@ -619,12 +631,12 @@ class FunctionOperator(ABC):
         )
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the function that all subtasks have completed a checkpoint."""
+        """Notify the function that all subtasks have completed a checkpoint."""
         if isinstance(self.function, CheckpointListener):
             self.function.notify_checkpoint_complete(checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the function that a checkpoint has failed."""
+        """Notify the function that a checkpoint has failed."""
         if isinstance(self.function, CheckpointListener):
             self.function.notify_checkpoint_aborted(checkpoint_id)
 
@@ -649,7 +661,7 @@ class FunctionOperator(ABC):
         self.close()
 
     def _open_keyed_state(self, max_parallelism: int, restored: RestoredState | None) -> KeyedStateStore | None:
-        """Open the keyed state; None if there is none."""
+        """Open the keyed state; return None in operators without keys."""
         if restored is not None and restored.keyed_files:
             raise UsageError("keyed state is restored into an operator without keys")
         return None
@@ -668,22 +680,22 @@ class FunctionOperator(ABC):
         return RawState(keyed, partitions)
 
     def _make_raw_keyed_output(self) -> RawKeyedOutput | None:
-        """Make what takes raw keyed state; None in operators without keys."""
+        """Return a new output for raw keyed state; None in operators without keys."""
         return None
 
     def _write_keyed_state(
         self, file_format: Format, directory: Location, name: str, checkpoint_id: int, *, compressed: bool
     ) -> KeyedStateHandle | None:
-        """Write the keyed state; None if there is none."""
+        """Write the keyed state; return None in operators without keys."""
         return None
 
     def _write_increment(
         self, directory: Location, shared: Location, checkpoint_id: int, *, full: bool
     ) -> KeyedStateHandle | None:
-        """Write what has changed of the keyed state; None if there is none."""
+        """Write the changes to the keyed state; return None in operators without keys."""
         return None
 
-    # Operators without keys have none.
+    # Not abstract: operators without keys have no keyed state to release.
     def _close_keyed_state(self) -> None:  # noqa: B027
         """Release the keyed state."""
 
@@ -698,7 +710,7 @@ class FunctionOperator(ABC):
         return []
 
     def _collect(self, emitted: Output, output: list[Any]) -> list[Any]:
-        """Add what a call emits to `output`, or to side outputs."""
+        """Add emitted values to `output`, and (tag, value) tuples to side outputs; return `output`."""
         if emitted is not None:
             for value in emitted:
                 if isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], OutputTag):
@@ -709,10 +721,10 @@ class FunctionOperator(ABC):
 
 
 class _Times:
-    """Timestamp of the element or timer, times of the subtask, and its broadcast states.
+    """Timestamp of the element or timer, and the watermark, processing time and broadcast states of the subtask.
 
     Args:
-        operator: whose watermark and clock count.
+        operator: gives the watermark and the processing time.
         states: broadcast states by name.
     """
 
@@ -740,7 +752,7 @@ class _Times:
     def _find_state(self, descriptor: MapStateDescriptor) -> TableBroadcastState:
         found = self._states.get(descriptor.name)
         if found is None or not found.descriptor.describes_same_state(descriptor):
-            # The words of `CoBroadcastWithKeyedOperator`.
+            # The same message as Flink's `CoBroadcastWithKeyedOperator`.
             raise UsageError(
                 "The requested state does not exist. Check for typos in your state descriptor, or specify the state "
                 "descriptor in the datastream.broadcast(...) call if you forgot to register it.",
@@ -770,7 +782,7 @@ class KeyedReadOnlyContext(KeyedTimerContext, _Times, KeyedBroadcastProcessFunct
     """Context of an element with a key, or of a timer.
 
     Args:
-        operator: whose watermark and clock count.
+        operator: gives the watermark and the processing time.
         states: broadcast states by name.
         timers: of the subtask.
     """
@@ -787,10 +799,10 @@ class KeyedReadOnlyContext(KeyedTimerContext, _Times, KeyedBroadcastProcessFunct
 
 
 class KeyedBroadcastContext(_Times, KeyedBroadcastProcessFunction.Context):
-    """Context of a broadcast element beside a keyed input.
+    """Context of a broadcast element of an operator whose other input is keyed.
 
     Args:
-        operator: whose watermark and clock count.
+        operator: gives the watermark and the processing time.
         states: broadcast states by name.
         keyed_states: of the subtask.
         key_type: of the keys.
@@ -812,7 +824,7 @@ class KeyedBroadcastContext(_Times, KeyedBroadcastProcessFunction.Context):
         return self._find_state(state_descriptor)
 
     def apply_to_keyed_state(self, state_descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
-        """Call a function with every key that has a value in a state, and the state."""
+        """Call a function for every key that has a value in a state, with the key and the state."""
         state = self._keyed_states.register(state_descriptor)
         self._keyed_states.for_each_key(state, lambda key: function(self._key_type.from_internal_type(key), state))
 
@@ -823,12 +835,12 @@ class KeyedOperator(FunctionOperator):
     Args:
         function: that the user wrote.
         key_type: type of the keys, or another description of it (see `Types.of`).
-        make_store: makes the store of the state, given the bytes of a key-group prefix; default the heap.
+        make_store: makes the store of the keyed state from the size of a key-group prefix in bytes; default the heap.
         hashes: `hashCode` of user classes among the keys, by class name.
-        backup: has and keeps copies of the files of snapshots on this machine; default none.
+        backup: keeps copies of snapshot files on this machine, and restores from them; default none.
         changelog: log every change, so that a snapshot uploads the changes only; default no.
-        pyflink_state: keep keys and state as PyFlink does, so that the function goes on there, instead of as Java does.
-        latencies: time the accesses to keyed states into histograms among the metrics; default no.
+        pyflink_state: use PyFlink's layout of keys and state, so that a PyFlink job can restore it; default Java's.
+        latencies: measure access to keyed states in histograms among the metrics; default no.
         options: as of `FunctionOperator`.
 
     Raises:
@@ -884,7 +896,7 @@ class KeyedOperator(FunctionOperator):
 
     @override
     def list_serializers(self) -> Iterator[Serializer]:
-        """All serializers of the key, and of the registered and restored states."""
+        """Return the serializer of the key, and all serializers of the registered and restored states."""
         yield self.backend.key_serializer
         for info in self.backend.states:
             yield from (serializer for _, serializer in info.serializers)
@@ -895,7 +907,7 @@ class KeyedOperator(FunctionOperator):
         return len(self._event_timers if domain is TimeDomain.EVENT_TIME else self._processing_timers)
 
     def prepare_snapshot(self, checkpoint_id: int, timestamp: int | None = None) -> None:
-        """Let the function bring its operator state up to date, and remove values that TTL leaves out of snapshots."""
+        """Let the function update its operator state, and remove expired values that a snapshot must not contain."""
         super().prepare_snapshot(checkpoint_id, timestamp)
         self._states.clean_for_snapshot()
 
@@ -951,14 +963,14 @@ class KeyedOperator(FunctionOperator):
             self._increments = IncrementalSnapshots(self.backend, store, backup=self._backup)
         write = partial(self._increments.write, checkpoint_id, directory, shared, full=full)
         if isinstance(self._increments, IncrementalSnapshots):
-            # Links its tables, which are on this machine already.
+            # `IncrementalSnapshots` keeps local copies itself: links to its tables, which are on this machine already.
             return write().handle
         return self._write_with_copies(write, checkpoint_id, directory)
 
     def _write_with_copies(
         self, write: Callable[[], KeyedSnapshot], checkpoint_id: int, directory: Location
     ) -> KeyedStateHandle | None:
-        """Write a snapshot, and keep copies of its files on this machine where these are wanted."""
+        """Write a snapshot, and keep copies of its files on this machine if the operator has a `backup`."""
         if self._backup is None:
             return write().handle
         with self._backup.write_copies(checkpoint_id):
@@ -968,7 +980,7 @@ class KeyedOperator(FunctionOperator):
 
     @override
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the function, and base later incremental snapshots on this one."""
+        """Notify the function, and base later incremental snapshots on this one."""
         super().notify_checkpoint_complete(checkpoint_id)
         self._completed = max(self._completed, checkpoint_id)
         if self._increments is not None:
@@ -976,7 +988,7 @@ class KeyedOperator(FunctionOperator):
 
     @override
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Tell the function, and base no incremental snapshot on this one."""
+        """Notify the function, and base no incremental snapshot on this one."""
         super().notify_checkpoint_aborted(checkpoint_id)
         if self._increments is not None:
             self._increments.abort(checkpoint_id)
@@ -995,7 +1007,7 @@ class KeyedOperator(FunctionOperator):
         self._context: Any = ElementContext(self._timers)
 
     def _on_timer(self, timer: InternalTimer, key: Any, domain: TimeDomain) -> Output:
-        """Call the function for a timer of a key, as the function knows it."""
+        """Call the function for a timer; `key` is converted to the function's Python type."""
         self._context.set_key(key, timer.timestamp, domain)
         emitted: Output = self.function.on_timer(timer.timestamp, self._context)
         return emitted

@@ -37,19 +37,19 @@ def write_savepoint(
 
     Args:
         path: a directory that does not exist yet or is empty.
-        operators: uid -> all subtasks of the operator, open, ascending.
+        operators: uid -> all subtasks of the operator, open, by ascending index.
         base: a snapshot whose other operators are copied; operators of the same uid are replaced.
-        checkpoint_id: id of the savepoint; the next checkpoint of the job has a larger one. Default that after the
-            base, else 1.
+        checkpoint_id: id of the savepoint; the next checkpoint of the job gets a larger one. Default the id of the
+            base plus 1, or 1 without a base.
         format: of the keyed state: canonical, heap or rocksdb.
         compressed: compress the state.
 
     Returns:
-        The savepoint; it knows the uids.
+        The savepoint, opened with the uids.
 
     Raises:
-        UsageError: a subtask is missing, the format has no such name, or values of Kryo are of several release lines.
-        TargetExistsError: the directory holds something.
+        UsageError: a subtask is missing, `format` is unknown, or Kryo values are of both Kryo 2 and 5.
+        TargetExistsError: the directory is not empty.
         StateError: a file cannot be written.
     """
     names = [each.value for each in Format if each is not Format.KEEP]
@@ -106,10 +106,10 @@ def _make_metadata(
 
 
 def _require_one_kryo(operators: Mapping[str, Sequence[FunctionOperator]], base: Snapshot | None) -> int:
-    """Return the release line of Kryo of a savepoint, of which its metadata says one.
+    """Return the major version of Kryo of a savepoint: 2 (Flink 1.x) or 5 (2.x), for its metadata implies only one.
 
     Raises:
-        UsageError: values of Kryo are of another line than those of the base, or of another operator.
+        UsageError: Kryo values of an operator are of another version than those of the base or of another operator.
     """
     written = {
         (uid, each.layouts.kryo_version)

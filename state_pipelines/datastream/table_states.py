@@ -70,7 +70,7 @@ class TableState(FunctionState):
     """A state of the current key and namespace.
 
     Args:
-        descriptor: that the state is registered with.
+        descriptor: with which the state is registered.
         table: of the backend.
     """
 
@@ -104,7 +104,7 @@ class TableValueState(TableState, ValueState[Any]):
         self._default = descriptor.default_value
 
     def value(self) -> Any:
-        """Return the value, else the default value."""
+        """Return the value; without one, the default value."""
         stored = self._table.get(self._namespace)
         if stored is None:
             return copy.deepcopy(self._default)
@@ -141,7 +141,7 @@ class TableListState(TableState, ListState[Any]):
         self._table.put(self._elements.write(values), self._namespace)
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Append the elements of the sources, with TTL those with their times of last access, to the target's."""
+        """Move the elements of the source namespaces to the end of the target's; TTL keeps their last-access times."""
         for source in sources:
             stored = self._table.get(source)
             if stored is not None:
@@ -173,7 +173,7 @@ class TableMapState(TableState, MapState[Any, Any]):
         self._table.put_entry(self._write_key(key), converted, self._namespace)
 
     def put_all(self, dict_value: Mapping[Any, Any]) -> None:
-        """Set the values of several map keys, none of them if one does not fit."""
+        """Set the values of several map keys; set none if one of them does not fit the type."""
         if dict_value is None:
             return
         name = self.descriptor.name
@@ -199,21 +199,21 @@ class TableMapState(TableState, MapState[Any, Any]):
 
 
 class CombinedState(TableState):
-    """A state of one value per key and namespace, which values that are added are combined with."""
+    """A state with one value per key and namespace; `add` combines it with a new value."""
 
     def __init__(self, descriptor: StateDescriptor, table: StateTable) -> None:
         super().__init__(descriptor, table)
         self._type = descriptor.type_info
 
     def add(self, value: Any) -> None:
-        """Combine a value with that of the state; None removes it (`HeapReducingState`, `HeapAggregatingState`)."""
+        """Combine a value with the stored one; None removes that (`HeapReducingState`, `HeapAggregatingState`)."""
         if value is None:
             self._table.remove(self._namespace)
             return
         self._store(self._combine(self._load(self._namespace), value), self._namespace)
 
     def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
-        """Merge the values of the sources, then that of the target, into the target."""
+        """Merge the values of the source namespaces, and then the target's own value, into the target."""
         merged: Any = None
         for namespace in (*sources, target):
             value = self._take(namespace)
@@ -224,14 +224,14 @@ class CombinedState(TableState):
 
     @abstractmethod
     def _combine(self, before: Any, value: Any) -> Any:
-        """Combine the stored value, or None, with one that is added."""
+        """Combine the stored value (None if there is none) with an added one."""
 
     @abstractmethod
     def _merge(self, first: Any, second: Any) -> Any:
         """Combine two stored values."""
 
     def _read(self) -> Any:
-        """Return the value for a read."""
+        """Return the stored value for a read by the function; with TTL this may prolong or end its life."""
         return self._load(self._namespace)
 
     def _load(self, namespace: Any) -> Any:
@@ -365,7 +365,7 @@ class TtlState(TableState):
         return [stored["last_access"]]
 
     def clean_some(self) -> None:
-        """Look at the next keys of the incremental clean-up."""
+        """Run one step of the incremental clean-up, if the state has it."""
         if self._clean_size:
             self._cleaner.clean(self._clean_size)
 
@@ -380,7 +380,7 @@ class TtlState(TableState):
         super().clear()
 
     def _read_single(self) -> Stamped | None:
-        """Return the only value of the current key, by the rules."""
+        """Read the value of the current key by the TTL rules: prolong its life, or remove it if it has expired."""
         self.clean_some()
         namespace = self._namespace
         return self._rules.read(
@@ -395,7 +395,7 @@ class TtlState(TableState):
 
 
 class TtlValueState(TtlState, ValueState[Any]):
-    """`ValueState` with TTL; the default value of its descriptor does not count."""
+    """`ValueState` with TTL; the default value of its descriptor is ignored."""
 
     def value(self) -> Any:
         """Return the value; None if it has expired."""
@@ -526,10 +526,10 @@ class TtlMapState(TtlState, MapState[Any, Any]):
 
 
 class _TtlCombinedState(TtlState, CombinedState):
-    """A combined state with TTL: an expired value does not count for the next one."""
+    """A combined state with TTL: `add` ignores an expired value, unless expired values are visible."""
 
     def add(self, value: Any) -> None:
-        """Combine a value with that of the state; None removes it."""
+        """Combine a value with the stored one; None removes that."""
         self.clean_some()
         super().add(value)
 
@@ -559,7 +559,7 @@ class TtlAggregatingState(_TtlCombinedState, TableAggregatingState):
 
 
 class PartitionableListState(ListState[Any]):
-    """A list state of the subtask, which has no current key."""
+    """A list state of a subtask (operator state): it has no keys."""
 
     def __init__(self, descriptor: ListStateDescriptor, table: OperatorList) -> None:
         self._elements = ElementConversion(descriptor)
@@ -639,12 +639,12 @@ class TableBroadcastState(TableReadOnlyBroadcastState, BroadcastState[Any, Any])
         self._table.clear()
 
     def for_reading(self) -> TableReadOnlyBroadcastState:
-        """Return the state without its methods that write."""
+        """Return a read-only view of the state."""
         return TableReadOnlyBroadcastState(self.descriptor, self._table)
 
 
 class BackendOperatorStates(OperatorStateStore):
-    """Operator states of one backend, by name; with the list states that PyFlink does not have.
+    """Operator states of one backend, by name: broadcast states, and list states, which PyFlink does not have.
 
     Args:
         backend: of the subtask.
@@ -655,18 +655,18 @@ class BackendOperatorStates(OperatorStateStore):
         self._states: dict[str, tuple[str, StateDescriptor, Any]] = {}
 
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """Register a list state whose elements a new parallelism distributes evenly."""
+        """Register a list state; a restore with another parallelism distributes its elements evenly."""
         return self._register_list(state_descriptor, StateKind.SPLIT_DISTRIBUTE)
 
     def get_union_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """Register a list state whose elements every subtask gets all of on restore."""
+        """Register a union list state: on restore every subtask gets the elements of all subtasks."""
         return self._register_list(state_descriptor, StateKind.UNION)
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> TableBroadcastState:
         """Register a broadcast state.
 
         Raises:
-            UsageError: it is no `MapStateDescriptor`, has TTL, or its name is in use for another state.
+            UsageError: the descriptor is no `MapStateDescriptor`, has TTL, or its name is in use for another state.
             IncompatibleError: the state was restored with serializers that do not fit.
         """
         known = self._find(state_descriptor, MapStateDescriptor, StateKind.BROADCAST)
@@ -696,7 +696,7 @@ class BackendOperatorStates(OperatorStateStore):
         return made
 
     def _find(self, descriptor: StateDescriptor, kind: type[StateDescriptor], mode: str) -> Any:
-        """Return the state of the same descriptor; None if it is new."""
+        """Return the state that was registered with the same descriptor; None if there is none."""
         if not isinstance(descriptor, kind):
             raise UsageError(f"{descriptor!r:.80} is no {kind.__name__}")
         where = Where(state=descriptor.name)
@@ -735,7 +735,7 @@ _WORDS: dict[BasicKind | None, tuple[str, BasicKind]] = {
     BasicKind.LONG: ("BIGINT", BasicKind.LONG),
     BasicKind.BIG_INT: ("BIGINT", BasicKind.LONG),
     BasicKind.CHAR: ("STRING", BasicKind.STRING),
-    # Days, nanoseconds of the day, and milliseconds.
+    # The coders write days, nanoseconds of the day, and milliseconds: as the codecs of the kinds on the right.
     BasicKind.SQL_DATE: ("DATE", BasicKind.LOCAL_DATE),
     BasicKind.SQL_TIME: ("TIME", BasicKind.LOCAL_TIME),
     BasicKind.SQL_TIMESTAMP: ("TIMESTAMP", BasicKind.DATE),
@@ -755,23 +755,23 @@ class DecimalTextTypeInfo(TypeInformation):
         return build.basic(BasicKind.STRING)
 
     def to_internal_type(self, obj: Any) -> Any:
-        """Write a number."""
+        """Return a Decimal as text."""
         if obj is not None and not isinstance(obj, Decimal):
             raise ValueRangeError(f"{obj!r:.80} is not a Decimal")
         return None if obj is None else str(obj)
 
     def from_internal_type(self, obj: Any) -> Any:
-        """Parse a number."""
+        """Parse a Decimal."""
         return None if obj is None else Decimal(obj)
 
 
 @dataclass(frozen=True)
 class CoderTypeInfo(TypeInformation):
-    """Values in the bytes of PyFlink's coder.
+    """Values that a coder of PyFlink serializes.
 
     Attributes:
-        coder: of the values.
-        values: converts between Python and the scalar form of the coder.
+        coder: the coder, as a serializer.
+        values: converts between Python values and the scalar values of the coder's codec.
     """
 
     coder: PythonType
@@ -781,7 +781,7 @@ class CoderTypeInfo(TypeInformation):
 
     @property
     def serializer(self) -> Serializer:
-        """The coder, which no snapshot names."""
+        """The coder; a serializer that snapshots do not store, for they declare byte arrays."""
         return self.coder
 
     def need_conversion(self) -> bool:
@@ -799,7 +799,7 @@ class CoderTypeInfo(TypeInformation):
 
 @dataclass(frozen=True)
 class KeyRowTypeInfo(TypeInformation):
-    """Keys in a row of one field, as the Java operators of PyFlink have them.
+    """Keys in a row of one field, as PyFlink's Java operators store them.
 
     Attributes:
         key_type: of the keys.
@@ -828,9 +828,9 @@ class PyflinkState:
     """A state in PyFlink's layout.
 
     Attributes:
-        descriptor: of the same state, whose types are those of the coders.
-        info: the state of Java, which is registered and stored.
-        typed: `info` with the types of the values in its byte arrays.
+        descriptor: the user's descriptor, with the types of PyFlink's coders.
+        info: the list or map state of byte arrays that PyFlink registers in Java; the snapshot declares this one.
+        typed: `info` with the types of the values instead of byte arrays.
     """
 
     descriptor: StateDescriptor
@@ -839,7 +839,7 @@ class PyflinkState:
 
 
 def lay_out(descriptor: StateDescriptor, namespace: Serializer) -> PyflinkState:
-    """Find the state of Java that PyFlink has for a descriptor.
+    """Return the state of byte arrays that PyFlink registers in Java for a descriptor.
 
     Raises:
         UnsupportedError: PyFlink has no coder for a type.
@@ -865,10 +865,10 @@ def lay_out(descriptor: StateDescriptor, namespace: Serializer) -> PyflinkState:
 
 
 def find_coder(of: TypeInformation) -> CoderTypeInfo:
-    """Find the coder that PyFlink has for a type.
+    """Return PyFlink's coder for a type, as a `CoderTypeInfo`.
 
     Raises:
-        UnsupportedError: it has none, or one for pickles, which are never loaded here.
+        UnsupportedError: PyFlink has no coder for it, or one that pickles; pickles are never loaded here.
     """
     match of:
         case CoderTypeInfo():
@@ -913,7 +913,7 @@ def has_pyflink_states(infos: Iterable[StateMetaInfo]) -> bool:
 
 
 def unwrap_key(serializer: Serializer) -> Serializer:
-    """The serializer of the keys of PyFlink, out of the row that Java has them in."""
+    """Return the serializer of the keys of a PyFlink operator, without the row of one field in which Java has them."""
     if isinstance(serializer, tree.PositionalRow) and len(serializer.fields) == 1:
         return serializer.fields[0]
     return serializer
@@ -949,7 +949,7 @@ _METRICS: dict[str, dict[str, str]] = {
         "put": "mapStatePutLatency",
         "put_all": "mapStatePutAllLatency",
         "remove": "mapStateRemoveLatency",
-        # Flink's own spelling.
+        # The misleading name is Flink's: the method is `contains`.
         "contains": "mapStateContainsAllLatency",
         "items": "mapStateEntriesInitLatency",
         "keys": "mapStateKeysInitLatency",
@@ -964,12 +964,12 @@ _METRICS: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True)
 class LatencyTracking:
-    """Settings of the tracking (`state.latency-track.*`).
+    """Settings of the latency tracking of state access (`state.latency-track.*`).
 
     Attributes:
-        sample_interval: every how many calls of a method one is timed, beginning with the first.
+        sample_interval: of so many calls of a method one is timed, beginning with the first call.
         history_size: values that a histogram keeps.
-        state_name_as_variable: the name of the state is the value of the variable `state_name`, not a group.
+        state_name_as_variable: group the metrics by the variable `state_name`, not directly by the state's name.
     """
 
     sample_interval: int = 100
@@ -1026,8 +1026,8 @@ class BackendKeyedStates(KeyedStateStore):
         backend: of the subtask.
         clock: processing time, for TTL.
         namespace: serializer of the namespaces of the states.
-        pyflink_state: keep them in PyFlink's layout.
-        track: gets every state that is opened; default none.
+        pyflink_state: store the states in PyFlink's layout.
+        track: is called with every newly registered state, for latency tracking; default none.
     """
 
     def __init__(
@@ -1070,7 +1070,7 @@ class BackendKeyedStates(KeyedStateStore):
         return cast("AggregatingState[Any, Any]", self.register(state_descriptor, AggregatingStateDescriptor))
 
     def register(self, descriptor: StateDescriptor, kind: type[StateDescriptor] | None = None) -> TableState:
-        """Register a state; the same descriptor again gives the same state.
+        """Register a state; a second call with the same descriptor returns the same state.
 
         Args:
             descriptor: of the state.
@@ -1106,7 +1106,7 @@ class BackendKeyedStates(KeyedStateStore):
             state.set_current_namespace(namespace)
 
     def clean_by_record(self) -> None:
-        """Run the incremental clean-up of the states that ask for it at every record."""
+        """Run the incremental clean-up of the states that are configured to run it for every record."""
         for state in self._cleaned_by_records:
             state.clean_some()
 
@@ -1117,7 +1117,7 @@ class BackendKeyedStates(KeyedStateStore):
                 state.clean_for_snapshot()
 
     def for_each_key(self, state: TableState, function: Callable[[Any], None]) -> None:
-        """Call a function with every key of the subtask, in the scalar codec's form, that has a value in a state."""
+        """Call a function with every key that has a value in a state; the keys are those of the scalar codec."""
         table = self._register(state.descriptor)[1]
         current = self._backend.current_key
         for key in list(table.keys()):
@@ -1139,10 +1139,10 @@ class BackendKeyedStates(KeyedStateStore):
         return state
 
     def _register(self, descriptor: StateDescriptor) -> tuple[StateDescriptor, StateTable]:
-        """The table of a state, and the descriptor by whose types it is read and written."""
+        """Register a state in the backend; return the descriptor with the types that are stored, and the table."""
         config = None if descriptor.ttl_config is None else write_ttl_config(descriptor.ttl_config)
         if self._pyflink_state:
-            # PyFlink keeps default values in Python.
+            # No default value is passed: PyFlink keeps default values in Python, not in the state.
             state = lay_out(descriptor, self._namespace)
             return state.descriptor, self._backend.register(state.info, state.typed, ttl_config=config)
         info = descriptor.make_info(self._namespace)
@@ -1151,7 +1151,7 @@ class BackendKeyedStates(KeyedStateStore):
 
 
 def _find_default(descriptor: StateDescriptor) -> Value:
-    """The default value of a state as it is stored; None if it has none."""
+    """Return the default value of a state as the scalar codec has it; None if the state has none, or has TTL."""
     if not isinstance(descriptor, ValueStateDescriptor) or descriptor.ttl_config is not None:
         return None
     default = descriptor.default_value

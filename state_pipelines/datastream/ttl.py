@@ -72,9 +72,9 @@ _DEFAULT_PERIOD = Duration.of_days(30)
 
 @dataclass(frozen=True)
 class StateTtlConfig:
-    """Time-to-live of the values of a state; `new_builder` makes one.
+    """Time-to-live configuration of a state; `new_builder` makes one.
 
-    Snapshots do not store it, only that values have a time of their last access; logs of changes do.
+    Changelogs store it. Other snapshots do not: only their serializers show that values have a time of last access.
     """
 
     class UpdateType(Enum):
@@ -102,11 +102,11 @@ class StateTtlConfig:
         """Processing time of the subtask; there is no other."""
 
     class CleanupStrategies:
-        """Clean-up strategies of a state; an access that finds an expired value removes it with all of them.
+        """Clean-up strategies of a state; with any of them, a read that finds an expired value removes it.
 
         Args:
             strategies: those that are configured.
-            is_cleanup_in_background: the backend's own strategy runs if none is configured for it.
+            is_cleanup_in_background: the strategies of the heap and of RocksDB run even if they are not configured.
         """
 
         class Strategies(Enum):
@@ -126,19 +126,19 @@ class StateTtlConfig:
             """Clean-up of some keys at every access to the state.
 
             Args:
-                cleanup_size: keys that are looked at.
-                run_cleanup_for_every_record: also at every record that is processed.
+                cleanup_size: number of keys checked per run.
+                run_cleanup_for_every_record: also run for every record that is processed.
             """
 
             def __init__(self, cleanup_size: int, run_cleanup_for_every_record: bool) -> None:
                 self._cleanup_size, self._run_cleanup_for_every_record = cleanup_size, run_cleanup_for_every_record
 
             def get_cleanup_size(self) -> int:
-                """Return the number of keys that are looked at."""
+                """Return the number of keys checked per run."""
                 return self._cleanup_size
 
             def run_cleanup_for_every_record(self) -> bool:
-                """Return whether keys are looked at for every record too."""
+                """Return whether the clean-up also runs for every record."""
                 return self._run_cleanup_for_every_record
 
         @dataclass(frozen=True)
@@ -146,8 +146,8 @@ class StateTtlConfig:
             """Clean-up while RocksDB compacts.
 
             Attributes:
-                query_time_after_num_entries: entries after which the clock is read again.
-                periodic_compaction_time: age at which a file is compacted for the clean-up alone.
+                query_time_after_num_entries: number of entries after which the filter reads the clock again.
+                periodic_compaction_time: age at which RocksDB compacts a file just for the clean-up.
             """
 
             query_time_after_num_entries: int
@@ -166,7 +166,7 @@ class StateTtlConfig:
             self._is_cleanup_in_background = is_cleanup_in_background
 
         def is_cleanup_in_background(self) -> bool:
-            """Return whether the backend's own strategy runs by default."""
+            """Return whether the strategies of the heap and of RocksDB run even if they are not configured."""
             return self._is_cleanup_in_background
 
         def get_configured_strategies(self) -> Mapping[Strategies, CleanupStrategy]:
@@ -194,7 +194,7 @@ class StateTtlConfig:
             )
 
     class Builder:
-        """Builder of a `StateTtlConfig`; methods change it and return it.
+        """Builder of a `StateTtlConfig`; its methods return the builder itself.
 
         Args:
             ttl: life of a value after its last access.
@@ -247,19 +247,19 @@ class StateTtlConfig:
             return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.ProcessingTime)
 
         def cleanup_full_snapshot(self) -> Self:
-            """Leave expired values out of full snapshots; the live state keeps them."""
+            """Leave expired values out of full snapshots; unlike in Flink, the live state drops them too."""
             cleanup = StateTtlConfig.CleanupStrategies
             return self._with(cleanup.Strategies.FULL_STATE_SCAN_SNAPSHOT, cleanup.EmptyCleanupStrategy())
 
         def cleanup_incrementally(self, cleanup_size: int, run_cleanup_for_every_record: bool) -> Self:
-            """Look at some keys at every access to the state, and remove expired values (heap only, as in Flink).
+            """Check some keys at every access to the state, and remove expired values (heap only, as in Flink).
 
             Args:
-                cleanup_size: keys per access.
-                run_cleanup_for_every_record: also at every record.
+                cleanup_size: number of keys checked per access.
+                run_cleanup_for_every_record: also check that many keys for every record.
 
             Raises:
-                UsageError: no key would be looked at.
+                UsageError: `cleanup_size` is not positive.
             """
             if cleanup_size <= 0:
                 raise UsageError("Number of incrementally cleaned up state entries should be positive.")
@@ -273,8 +273,8 @@ class StateTtlConfig:
             """Remove expired values while RocksDB compacts.
 
             Args:
-                query_time_after_num_entries: entries after which the clock is read again.
-                periodic_compaction_time: age at which a file is compacted for the clean-up alone; default 30 days.
+                query_time_after_num_entries: number of entries after which the filter reads the clock again.
+                periodic_compaction_time: age at which RocksDB compacts a file just for the clean-up; default 30 days.
             """
             cleanup, period = StateTtlConfig.CleanupStrategies, periodic_compaction_time or _DEFAULT_PERIOD
             strategy = cleanup.RocksdbCompactFilterCleanupStrategy(query_time_after_num_entries, period)
@@ -356,7 +356,7 @@ class StateTtlConfig:
 _CONFIG = "org.apache.flink.api.common.state.StateTtlConfig"
 _CLEANUP = f"{_CONFIG}$CleanupStrategies"
 _NANOS_OF_SECOND = 1_000_000_000
-# `java.time.Ser.DURATION_TYPE`, seconds, nanoseconds of the second.
+# Bytes of a serialized `java.time.Duration`: `java.time.Ser.DURATION_TYPE`, seconds, nanoseconds of the second.
 _DURATION_TYPE = 1
 _DURATION = struct.Struct(">bqi")
 
@@ -371,7 +371,7 @@ def _enum_class(name: str) -> JavaClassDesc:
     return JavaClassDesc(name, 0, SERIALIZABLE | ENUM, (), _ENUM)
 
 
-# Each object is written once, and by a reference to it from then on, as in Java.
+# Shared objects: as in Java, the stream has an object in full once, and later refers back to it.
 _ENUM = JavaClassDesc("java.lang.Enum", 0, SERIALIZABLE | ENUM)
 _VISIBILITY = _enum_class(f"{_CONFIG}$StateVisibility")
 _CHARACTERISTIC = _enum_class(f"{_CONFIG}$TtlTimeCharacteristic")
@@ -419,7 +419,7 @@ _TTL_CONFIG = JavaClassDesc(
 
 
 def write_ttl_config(config: StateTtlConfig) -> bytes:
-    """Write a configuration as `ObjectOutputStream.writeObject` does."""
+    """Return the bytes that Java's `ObjectOutputStream.writeObject` writes for a configuration."""
     return write_stream(
         _object(
             _TTL_CONFIG,
@@ -489,7 +489,7 @@ class TtlRules:
         self.clock = clock
 
     def stamp(self, value: Any) -> Stamped:
-        """Return a value as it is stored when it is written now."""
+        """Return a value for storage, with the current time as its time of last access."""
         return {"last_access": self.clock(), "value": value}
 
     def is_expired(self, stored: Stamped) -> bool:
@@ -497,11 +497,11 @@ class TtlRules:
         return self.find_end(int(stored["last_access"])) <= self.clock()
 
     def find_end(self, last_access: int) -> int:
-        """Return the time at which a value expires that was accessed last at some time; at most Java's largest."""
+        """Return the time at which a value with a given last access expires; at most Java's `Long.MAX_VALUE`."""
         return min(last_access + self.millis, _LARGEST)
 
     def is_visible(self, stored: Stamped) -> bool:
-        """Return whether a read returns a value."""
+        """Return whether a read returns a value: it has not expired, or expired values are returned."""
         return self.returns_expired or not self.is_expired(stored)
 
     def read(
@@ -515,7 +515,7 @@ class TtlRules:
             remove: removes the value.
 
         Returns:
-            The value if the read returns it.
+            The value; None if there is none, or if it has expired and is not to be returned.
         """
         if stored is None:
             return None
@@ -530,15 +530,15 @@ class TtlRules:
 class TtlCleaner:
     """Removes expired values of all keys of one state.
 
-    A pass looks at all keys that the state had at its begin, some at a time. The next pass begins when the oldest value
-    that the last one has left may have expired.
+    A pass checks all keys that the state had at the start of the pass, some keys per call. The next pass starts when
+    the oldest value left by the last pass may have expired.
 
     Args:
         table: of the state.
-        backend: whose current key changes meanwhile, and is set back.
+        backend: the keyed backend; its current key is changed during a call and restored after it.
         rules: of the state.
-        prune: removes what has expired for the current key and a namespace; returns the times of last access that are
-            left.
+        prune: removes the expired values of the current key and a namespace; returns the last-access times of the
+            remaining values.
     """
 
     def __init__(
@@ -553,7 +553,7 @@ class TtlCleaner:
         self._next_pass = 0
 
     def clean(self, size: int) -> None:
-        """Look at up to `size` keys."""
+        """Check up to `size` keys of the current pass; do nothing if no pass is due."""
         if self._pass is None:
             now = self._rules.clock()
             if now < self._next_pass:
@@ -566,7 +566,7 @@ class TtlCleaner:
         self._set_back(current)
 
     def clean_all(self) -> None:
-        """Look at all keys."""
+        """Check all keys in a new pass."""
         current = self._backend.current_key
         self._begin(self._rules.clock())
         while self._step():
@@ -575,7 +575,7 @@ class TtlCleaner:
 
     def _begin(self, now: int) -> None:
         self._pass = iter(list(self._table.keys_and_namespaces()))
-        # Values that are written during the pass, and not seen by it, are not older than its begin.
+        # The pass does not see values written after its start; these are not older than `now`.
         self._oldest = now
 
     def _step(self) -> bool:

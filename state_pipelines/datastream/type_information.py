@@ -35,7 +35,7 @@ _NANOS_OF_SECOND = 1_000_000_000
 
 @dataclass(frozen=True, init=False)
 class Time:
-    """A length of time in milliseconds; PyFlink's form for TTL and windows.
+    """A length of time in milliseconds; PyFlink uses this class for TTL and windows.
 
     Args:
         milliseconds: the length.
@@ -175,8 +175,8 @@ class TimeConversion:
     """Conversion of one kind of Java's dates and times.
 
     Attributes:
-        write: value of Python to that of the scalar codec.
-        read: the inverse.
+        write: converts a Python value to the scalar codec's.
+        read: converts a value of the scalar codec to Python.
     """
 
     write: Callable[[Any], Any]
@@ -190,7 +190,7 @@ def _expect(value: Any, kind: type, *, but: type | None = None) -> Any:
 
 
 def _whole(value: int, unit: int, what: str) -> int:
-    """Return `value / unit`, which must be whole."""
+    """Return `value / unit`; raise `ValueRangeError` if it is not a whole number."""
     quotient, rest = divmod(value, unit)
     if rest:
         raise ValueRangeError(
@@ -345,7 +345,7 @@ class Row:
         self._fields = list(field_names)
 
     def get_fields_by_names(self, names: Sequence[str]) -> list[Any]:
-        """Return the values in the order of some names; of a row without names all values in their own order.
+        """Return the values of some fields, in the order of `names`; a row without names returns all its values.
 
         Raises:
             UsageError: the row has no field of a name.
@@ -497,17 +497,17 @@ class TypeInformation(ABC):
     @property
     @abstractmethod
     def java_class(self) -> str:
-        """Binary name of the Java class of the values, which arrays of them store."""
+        """Binary name of the Java class of the values; serializers of arrays store it as the element class."""
 
     def need_conversion(self) -> bool:
-        """Return whether values in Python differ from those of the scalar codec: of types that convert, all do."""
+        """Return whether values in Python differ from those of the scalar codec."""
         return type(self).to_internal_type is not TypeInformation.to_internal_type
 
     def to_internal_type(self, obj: Any) -> Any:
         """Convert a value of Python to that of the scalar codec.
 
         Raises:
-            ValueRangeError: it is not a value of the type.
+            ValueRangeError: `obj` is not a value of the type.
         """
         return obj
 
@@ -540,7 +540,7 @@ class BasicTypeInfo(TypeInformation):
 
     @property
     def java_class(self) -> str:
-        """The class of the kind; of arrays the class of arrays."""
+        """Binary name of the Java class of the kind; of an array, the array class such as `[I`."""
         if self.kind == BasicKind.STRING_ARRAY:
             return "[Ljava.lang.String;"
         if self.kind in COMPONENTS:
@@ -552,12 +552,12 @@ class BasicTypeInfo(TypeInformation):
         return self.kind in CONVERSIONS
 
     def to_internal_type(self, obj: Any) -> Any:
-        """Convert a date or a time; other values are the same in both forms."""
+        """Convert a date or a time; other values are the same in the scalar codec."""
         conversion = CONVERSIONS.get(self.kind)
         return obj if conversion is None or obj is None else conversion.write(obj)
 
     def from_internal_type(self, obj: Any) -> Any:
-        """Convert to a date or a time; other values are the same in both forms."""
+        """Convert to a date or a time; other values are the same in the scalar codec."""
         conversion = CONVERSIONS.get(self.kind)
         return obj if conversion is None or obj is None else conversion.read(obj)
 
@@ -567,7 +567,7 @@ class BasicTypeInfo(TypeInformation):
 
 @dataclass(frozen=True)
 class GivenTypeInfo(TypeInformation):
-    """A type that is given its serializer.
+    """A type that is made from its serializer, instead of deriving the serializer.
 
     Attributes:
         stored: the serializer.
@@ -583,11 +583,11 @@ class GivenTypeInfo(TypeInformation):
 
 @dataclass(frozen=True)
 class StoredTypeInfo(GivenTypeInfo):
-    """Values of any serializer in the form of the scalar codec, without conversion."""
+    """Values of any serializer as the scalar codec has them, without conversion."""
 
     @property
     def java_class(self) -> str:
-        """The class that the serializer names.
+        """The class of the values that the serializer names.
 
         Raises:
             UsageError: the serializer names none.
@@ -634,7 +634,7 @@ class ListTypeInfo(TypeInformation):
 
 @dataclass(frozen=True)
 class ArrayTypeInfo(ListTypeInfo):
-    """Arrays of objects, which may be null (`GenericArraySerializer`): `BASIC_ARRAY` and `OBJECT_ARRAY`."""
+    """Arrays whose elements are objects or null (`GenericArraySerializer`): `BASIC_ARRAY` and `OBJECT_ARRAY`."""
 
     @cached_property
     def serializer(self) -> Serializer:
@@ -643,7 +643,7 @@ class ArrayTypeInfo(ListTypeInfo):
 
     @property
     def java_class(self) -> str:
-        """The class of arrays of the elements' class."""
+        """Binary name of the array class, such as `[Ljava.lang.Integer;`."""
         inner = self.elem_type.java_class
         return f"[{inner}" if inner.startswith("[") else f"[L{inner};"
 
@@ -660,7 +660,7 @@ class SetTypeInfo(ListTypeInfo):
         return build.set_of(self.elem_type.serializer)
 
     def need_conversion(self) -> bool:
-        """Return True: the scalar codec has lists."""
+        """Return True: a set is a list in the scalar codec."""
         return True
 
     def from_internal_type(self, obj: Any) -> Any:
@@ -719,10 +719,10 @@ class EnumTypeInfo(GivenTypeInfo):
 
 @dataclass(frozen=True)
 class WrappedTypeInfo(GivenTypeInfo):
-    """Values of another type in a serializer that adds something: `Nullable` a null flag.
+    """A type whose serializer differs from the one that it would derive, such as a nullable type with a null flag.
 
     Attributes:
-        stored: the serializer around that of the values.
+        stored: the serializer to use.
         inner: type of the values.
     """
 
@@ -747,7 +747,7 @@ class WrappedTypeInfo(GivenTypeInfo):
 
 
 def convert_elements(values: Iterable[Any], element: TypeInformation) -> list[Any]:
-    """Convert elements to the scalar codec's.
+    """Convert elements to values of the scalar codec.
 
     Raises:
         ValueRangeError: `values` is no list, or an element is not of the type.

@@ -66,18 +66,18 @@ class TimeWindow:
 
 
 class WindowAssigner(ABC):
-    """Assigns windows to elements; they fire when their time domain has passed their end."""
+    """Assigns windows to elements; a window fires when the watermark or the processing time passes its end."""
 
     is_merging = False
     """Windows of a key that overlap or touch become one."""
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Return whether windows are those of event time, not of processing time."""
+        """Return whether the windows are of event time; otherwise they are of processing time."""
 
     @abstractmethod
     def assign(self, timestamp: int) -> list[TimeWindow]:
-        """Return the windows of a timestamp, or of the processing time at which an element came."""
+        """Return the windows of an element: `timestamp` is its event time, or the processing time of its arrival."""
 
 
 class _EventTime:
@@ -97,7 +97,7 @@ class _ProcessingTime:
 
 
 class _Tumbling(WindowAssigner):
-    """Windows side by side.
+    """Windows of a fixed size without overlaps or gaps.
 
     Args:
         size: milliseconds.
@@ -118,17 +118,17 @@ class _Tumbling(WindowAssigner):
         return cls(to_millis(size), to_millis(offset or Time(0)))
 
     def assign(self, timestamp: int) -> list[TimeWindow]:
-        """Return the one window."""
+        """Return the one window of a timestamp, in a list."""
         start = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._size)
         return [TimeWindow(start, start + self._size)]
 
 
 class TumblingEventTimeWindows(_EventTime, _Tumbling):
-    """Windows of event time side by side."""
+    """Tumbling windows of event time."""
 
 
 class TumblingProcessingTimeWindows(_ProcessingTime, _Tumbling):
-    """Windows of processing time side by side."""
+    """Tumbling windows of processing time."""
 
 
 class _Sliding(WindowAssigner):
@@ -150,11 +150,11 @@ class _Sliding(WindowAssigner):
 
     @classmethod
     def of(cls, size: Time | Duration, slide: Time | Duration, offset: Time | Duration | None = None) -> Self:
-        """Return windows of a size that begin at every slide, shifted by an offset."""
+        """Return windows of a size, one of which starts every `slide`, shifted by an offset."""
         return cls(to_millis(size), to_millis(slide), to_millis(offset or Time(0)))
 
     def assign(self, timestamp: int) -> list[TimeWindow]:
-        """Return the windows, the last one first."""
+        """Return the windows that contain a timestamp, the latest first."""
         last = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._slide)
         return [TimeWindow(start, start + self._size) for start in range(last, timestamp - self._size, -self._slide)]
 
@@ -186,7 +186,7 @@ class _Sessions(WindowAssigner):
 
     @classmethod
     def with_gap(cls, size: Time | Duration) -> Self:
-        """Return sessions with a gap."""
+        """Return session windows with a gap of `size`."""
         return cls(to_millis(size))
 
     def assign(self, timestamp: int) -> list[TimeWindow]:
@@ -206,7 +206,7 @@ def merge_windows(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[
     """Merge windows that overlap or touch (`TimeWindow.mergeWindows`).
 
     Returns:
-        (merged window, its windows in order), in order.
+        (merged window, the windows merged into it), both in order of time.
     """
     merged: list[tuple[TimeWindow, list[TimeWindow]]] = []
     for window in sorted(windows):
@@ -220,13 +220,13 @@ def merge_windows(windows: Iterable[TimeWindow]) -> list[tuple[TimeWindow, list[
 
 @dataclass(frozen=True)
 class WindowMerge:
-    """Sessions that became one.
+    """A merge of sessions, caused by the window of a new element.
 
     Attributes:
-        result: the new session.
-        merged: the sessions before, without the window that was added.
-        stored: window under which the contents of the result are stored: that of the first session.
-        merged_stored: windows whose contents move there.
+        result: the merged session.
+        merged: the sessions before the merge, without the window of the new element.
+        stored: namespace of the contents of the result: the window under which the first session has its contents.
+        merged_stored: namespaces of the other sessions, whose contents move to `stored`.
     """
 
     result: TimeWindow
@@ -238,8 +238,10 @@ class WindowMerge:
 class MergingWindowSet:
     """The sessions of the current key.
 
+    A merge extends a session, but its contents stay in the namespace of an earlier window.
+
     Args:
-        state: pairs of a session and the window that its contents are stored under.
+        state: pairs (session, window that is the namespace of its contents).
     """
 
     def __init__(self, state: ListState[Any]) -> None:
@@ -248,7 +250,7 @@ class MergingWindowSet:
         self._before = dict(self._stored)
 
     def add(self, added: TimeWindow) -> list[WindowMerge]:
-        """Add the window of an element; return the sessions that became one with it."""
+        """Add the window of an element; return the merges that it causes."""
         if added in self._stored:
             return []
         merges: list[WindowMerge] = []
@@ -258,7 +260,7 @@ class MergingWindowSet:
                 continue
             first, *others = [self._stored.pop(each) for each in before]
             self._stored[result] = first
-            # An element inside a session does not change it.
+            # An element within the bounds of a session does not change the session: no merge.
             if before != [result]:
                 merges.append(WindowMerge(result, before, first, others))
         if self.get(added) is None and not any(_contains(each, added) for each in self._stored):
@@ -266,15 +268,15 @@ class MergingWindowSet:
         return merges
 
     def cover(self, added: TimeWindow) -> TimeWindow:
-        """Return the session that a window was added to."""
+        """Return the session that contains an added window."""
         return next(each for each in self._stored if _contains(each, added))
 
     def get(self, session: TimeWindow) -> TimeWindow | None:
-        """Return the window that the contents of a session are stored under; None if there is no such session."""
+        """Return the window that is the namespace of the contents of a session; None if there is no such session."""
         return self._stored.get(session)
 
     def find(self, session: TimeWindow) -> TimeWindow:
-        """Return the window that the contents of an existing session are stored under."""
+        """Return the window that is the namespace of the contents of an existing session."""
         return self._stored[session]
 
     def retire(self, session: TimeWindow) -> None:
@@ -292,7 +294,7 @@ def _contains(outer: TimeWindow, inner: TimeWindow) -> bool:
 
 
 class WindowFunction(Function, ABC):
-    """Computes what a window emits from its elements, or from its only value if they are reduced or aggregated."""
+    """Computes the output of a window from its elements, or from their single reduced or aggregated value."""
 
     @abstractmethod
     def apply(self, key: Any, window: TimeWindow, inputs: Iterable[Any]) -> Iterable[Any]:
@@ -301,12 +303,12 @@ class WindowFunction(Function, ABC):
         Args:
             key: of the window.
             window: the window.
-            inputs: its elements.
+            inputs: elements of the window, or their single reduced or aggregated value.
         """
 
 
 class PassThroughWindowFunction(WindowFunction):
-    """Emits the elements, or the only value."""
+    """Emits the elements, or their single reduced or aggregated value."""
 
     def apply(self, key: Any, window: TimeWindow, inputs: Iterable[Any]) -> Iterable[Any]:
         """Return the inputs."""
@@ -314,10 +316,10 @@ class PassThroughWindowFunction(WindowFunction):
 
 
 class ProcessWindowFunction(Function, ABC):
-    """A window function that also gets times and state of the window."""
+    """A window function that can also use the current times, and state per window and per key."""
 
     class Context(ABC):
-        """The window at hand; valid during the call only."""
+        """Context of a call for one window; valid during the call only."""
 
         @abstractmethod
         def window(self) -> TimeWindow:
@@ -333,11 +335,11 @@ class ProcessWindowFunction(Function, ABC):
 
         @abstractmethod
         def window_state(self) -> KeyedStateStore:
-            """Return the registration of states per key and window; `clear` must clear them."""
+            """Return the store of states per key and window; `ProcessWindowFunction.clear` must clear the states."""
 
         @abstractmethod
         def global_state(self) -> KeyedStateStore:
-            """Return the registration of states per key."""
+            """Return the store of states per key, which all windows share."""
 
     @abstractmethod
     def process(self, key: Any, context: ProcessWindowFunction.Context, elements: Iterable[Any]) -> Iterable[Any]:
@@ -349,19 +351,19 @@ class ProcessWindowFunction(Function, ABC):
             elements: of the window.
         """
 
-    # Functions without state per window have nothing to clear.
+    # Not abstract: functions without state per window have nothing to clear.
     def clear(self, context: ProcessWindowFunction.Context) -> None:
-        """Clear the states of a window that ends."""
+        """Clear the states of a window that is removed."""
 
 
 class WindowContext(ProcessWindowFunction.Context):
-    """The window at hand.
+    """Context of a call for one window.
 
     Args:
-        operator: whose watermark and clock count.
-        window_states: registers states per key and window.
-        global_states: registers states per key.
-        is_merging: windows are merged, and so have no state of their own.
+        operator: gives the watermark and the processing time.
+        window_states: store of states per key and window.
+        global_states: store of states per key.
+        is_merging: windows are sessions; Flink allows no state per window then.
     """
 
     def __init__(
@@ -396,17 +398,17 @@ class WindowContext(ProcessWindowFunction.Context):
         return self._operator.watermark
 
     def window_state(self) -> BackendKeyedStates:
-        """Return the registration of states per key and window.
+        """Return the store of states per key and window.
 
         Raises:
-            UsageError: windows are merged.
+            UsageError: the windows are sessions.
         """
         if self._is_merging:
             raise UsageError("Per-window state is not allowed when using merging windows.")
         return self._window_states
 
     def global_state(self) -> BackendKeyedStates:
-        """Return the registration of states per key."""
+        """Return the store of states per key."""
         return self._global_states
 
 
@@ -420,18 +422,18 @@ LATE_ELEMENTS = "numLateRecordsDropped"
 class WindowOperator(KeyedOperator):
     """Collects elements in windows, and calls a function when a window ends.
 
-    Windows fire when the watermark or the clock reaches their last millisecond, and for every late element that is
-    still allowed. Other triggers and evictors of Flink are not covered.
+    A window fires when the watermark or the processing time reaches its last millisecond, and again for every late
+    element within the allowed lateness. Flink's other triggers, and its evictors, are not supported.
 
     Args:
         function: that the user wrote.
         assigner: assigns windows to elements.
-        contents: descriptor of the contents, named `window-contents`: a list of the elements, or a reducing or
-            aggregating state of them.
+        contents: descriptor of the state that holds the elements, named `window-contents`: a list, reducing or
+            aggregating state.
         key_selector: finds the key of an element.
         key_type: type of the keys, or another description of it (see `Types.of`).
-        allowed_lateness: of elements after the end of their window; only event time has late elements.
-        late_output: side output of elements that are too late; default they are dropped and counted.
+        allowed_lateness: how long after its end a window still accepts elements; only event time has late elements.
+        late_output: side output for elements that are too late; by default they are dropped and counted.
         options: as of `KeyedOperator`.
 
     Raises:
@@ -471,7 +473,7 @@ class WindowOperator(KeyedOperator):
             timestamp: epoch milliseconds of event time; windows of event time need it.
 
         Returns:
-            What windows emit that are late but still allowed.
+            What is emitted by windows that fire because the element is late but still allowed.
 
         Raises:
             UsageError: an element has no timestamp.
@@ -560,7 +562,7 @@ class WindowOperator(KeyedOperator):
         return None if self._sessions is None else MergingWindowSet(self._sessions)
 
     def _join(self, sessions: MergingWindowSet, added: TimeWindow) -> TimeWindow:
-        """Add a window to the sessions of the key; return the session that it is part of."""
+        """Add a window to the sessions of the key, merging sessions; return the session that contains the window."""
         key = self.backend.current_key
         for merge in sessions.add(added):
             self._check_merge(merge.result)
@@ -573,7 +575,7 @@ class WindowOperator(KeyedOperator):
         return sessions.cover(added)
 
     def _check_merge(self, result: TimeWindow) -> None:
-        """Refuse a merge whose result is over, in the words of `WindowOperator.processElement`."""
+        """Refuse a merge into a session that has already ended, with the message of `WindowOperator.processElement`."""
         if self._assigner.is_event_time():
             if result.max_timestamp() + self._lateness <= self.watermark:
                 raise UsageError(
@@ -590,7 +592,7 @@ class WindowOperator(KeyedOperator):
         return self._assigner.is_event_time() and self._find_cleanup(window) <= self.watermark
 
     def _find_cleanup(self, window: TimeWindow) -> int:
-        """Return the time at which the state of a window is removed; at most Java's largest, which means never."""
+        """Return the time at which the state of a window is removed; `Long.MAX_VALUE` means never."""
         lateness = self._lateness if self._assigner.is_event_time() else 0
         return min(window.max_timestamp() + lateness, HIGHEST_WATERMARK)
 
@@ -607,10 +609,10 @@ class WindowOperator(KeyedOperator):
 
 
 def check_contents(contents: StateDescriptor, allowed_lateness: Time | Duration) -> None:
-    """Refuse a state that windows cannot have as their contents, and a lateness that they cannot allow.
+    """Refuse a state descriptor that cannot hold the contents of windows, and a negative allowed lateness.
 
     Raises:
-        UsageError: the descriptor is that of another state, or the lateness is negative.
+        UsageError: the descriptor is of another kind, has TTL or another name, or the lateness is negative.
     """
     if not isinstance(contents, StateDescriptor):
         hint = f"Give ListStateDescriptor({WINDOW_CONTENTS!r}, type)"
@@ -628,5 +630,5 @@ def check_contents(contents: StateDescriptor, allowed_lateness: Time | Duration)
 
 
 def _name(window: TimeWindow) -> dict[str, int]:
-    """Return a window as a namespace."""
+    """Return a window as the namespace of states and timers."""
     return {"start": window.start, "end": window.end}

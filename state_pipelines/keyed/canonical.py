@@ -145,7 +145,8 @@ class Block:
     """Sorted runs.
 
     Attributes:
-        data: u8, the framed records; no last record has a flag, because its run may continue in another block.
+        data: u8, the framed records. The flag of the last record of a state and key group is not set yet, because the
+            run may continue in another block.
         runs: `RUN`[r], ascending by key group and state.
     """
 
@@ -186,14 +187,14 @@ class RecordBuffer:
         return sum(self._held.values())
 
     def add(self, state: int, records: KeyedRecords) -> None:
-        """Add records of a state; their key groups are final."""
+        """Add records of a state; they are written with the key groups that they have here."""
         if not len(records):
             return
         self._batches.append((state, records))
         self._size += size_of_records(records) + (8 + self.prefix) * len(records)
         self._held[id(records.data)] = len(records.data)
         if self.held > _SPARSE * max(self.limit, self._size):
-            # A few wanted records would keep their whole windows in memory.
+            # Copy the records: otherwise a few of them would keep their whole windows in memory.
             self._batches = [(number, copy_records(each)) for number, each in self._batches]
             self._held = {id(each.data): len(each.data) for _, each in self._batches}
 
@@ -339,7 +340,7 @@ def join_runs(runs: FramedRuns) -> tuple[npt.NDArray[np.int32], Positions, npt.N
 
 
 def merge_runs(runs: Index) -> tuple[Positions, Index]:
-    """Merge of the runs of several blocks: those of one key group and state become one run.
+    """Merge the runs of several blocks, so that each key group and state has one run.
 
     Args:
         runs: `RUN`[r], at least one; those of the first block first.
@@ -418,7 +419,7 @@ def replace_values(records: KeyedRecords, values: Encoded) -> KeyedRecords:
 
 
 def copy_records(records: KeyedRecords) -> KeyedRecords:
-    """The same records in bytes of their own; positions in the file are lost."""
+    """Copy records into a buffer of their own; their offsets in the file are lost."""
     base = records.data.ctypes.data
     spans = (records.key_starts, records.key_ends, records.value_starts, records.value_ends)
     return replace(_join_spans(records.key_groups, *(base + each for each in spans)), file=records.file)
@@ -459,11 +460,11 @@ def _require_inside(records: KeyedRecords, key_groups: KeyGroupRange) -> None:
 
 
 def frame_section(runs: Iterable[tuple[int, bytes | memoryview, int]]) -> Iterator[bytes | memoryview]:
-    """The section of one key group from framed records, a block at a time; `join_sections` does it at once.
+    """Yield the section of one key group from framed records, a block at a time; `join_sections` does it at once.
 
     Args:
-        runs: (state id, framed records, position of the first key byte of the last record of that state in the
-            section; outside of the records where another block has it), the blocks of a state one after the other.
+        runs: (state id, framed records, offset in these of the first key byte of the state's last record, which gets
+            the flag; an offset outside of them if that record is in another block). Blocks of a state are adjacent.
     """
     current: int | None = None
     for state, records, last in runs:

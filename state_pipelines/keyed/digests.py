@@ -148,7 +148,7 @@ def hash_record(base, key_start, key_end, value_start, value_end):  # type: igno
 
 @njit(cache=True, inline="always")
 def add_key_group(content, key_group):  # type: ignore[no-untyped-def]
-    """The hash of a record with its key group, from that without."""
+    """Return the hash of a record with its key group; `content` is the hash of the record alone."""
     state = (content ^ np.uint64(key_group + 1) * _MULTIPLIER) * _MIXER
     return state ^ state >> _SHIFT
 
@@ -229,7 +229,7 @@ class ColumnDigest:
         self._sums = {name: np.zeros(max_parallelism, np.uint64) for name in (KEYS, *names)}
 
     def add(self, key_groups: npt.NDArray[np.int32], identities: Hashes, columns: Mapping[str, pa.Array]) -> None:
-        """Take rows.
+        """Add rows to the digests of their key groups.
 
         Args:
             key_groups: i32[n].
@@ -374,7 +374,7 @@ def _layout_of(of: pa.DataType) -> lay.Layout:
 
 
 def _hash_values(seeds: Hashes, array: pa.Array) -> Hashes:
-    """u64[n], hashes of values, each started by its seed; those of the same value differ from type to type."""
+    """u64[n], hashes of values, each started by its seed; equal values of different types have different hashes."""
     seeds = seeds ^ _find_tag(array.type)
     array = array.cast(_bare(array.type))
     hashes = seeds ^ _NULL

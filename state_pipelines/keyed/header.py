@@ -48,10 +48,11 @@ States = tuple["StateMetaInfo", ...]
 
 
 def name_key_coder(key: Serializer, states: States) -> tuple[Serializer, States]:
-    """Return key serializer and states, with the coder of Beam's keys put into the coder of their bytes.
+    """Return key serializer and states so that keys that Beam stores as bytes can be decoded.
 
-    Nothing is changed where keys are not stored as bytes by Beam, the states name no coder or different ones, keys may
-    be null, or nothing here reads values of the coder.
+    The states of Beam's inputs name the coder of the keys; it is put into the coder of their bytes. Nothing is changed
+    if Beam does not store the keys as bytes, the states name no coder or different ones, keys may be null, or nothing
+    here reads values of the coder.
     """
     if not isinstance(key, BeamSerializer) or not key.coder.is_key_bytes or key.coder.components:
         return key, states
@@ -60,7 +61,7 @@ def name_key_coder(key: Serializer, states: States) -> tuple[Serializer, States]
         return key, states
     (inner,) = found
     if isinstance(derive_coder(inner), lay.Optional | lay.Constant):
-        # Beam encodes a null key to bytes, and hashes these.
+        # Keys may be null: Beam hashes the bytes that it encodes null to, while a decoded null would have the hash 0.
         return key, states
     if any(isinstance(each, lay.Dynamic) for each in walk_layout(derive_coder(inner))):
         return key, states
@@ -153,7 +154,7 @@ def read_keyed_header(reader: Reader) -> KeyedHeader:
 def settle_keyed_header(
     data: bytes, name: str | None, end: int | None, declared: Sequence[DeclaredSerializer] = ()
 ) -> tuple[KeyedHeader, int]:
-    """Read a header that holds snapshots without a reader, as far as possible.
+    """Read a header as far as possible, if it has serializer snapshots for which there is no reader.
 
     Args:
         data: begins with the header.
@@ -178,7 +179,7 @@ def settle_keyed_header(
 
 
 def name_states(header: KeyedHeader, names: Sequence[str], file: str | None) -> KeyedHeader:
-    """Name the states of a database that its header does not name, by its column families.
+    """Name the states whose names could not be read from the header of a database, by its column families.
 
     Args:
         header: was read in part.
@@ -209,7 +210,7 @@ def name_states(header: KeyedHeader, names: Sequence[str], file: str | None) -> 
 
 
 def _find_name(name: str, data: bytes) -> list[int]:
-    """Offsets of what may be the name and kind of a state; another text may look like it."""
+    """Return the offsets of bytes that look like the name and kind of a state."""
     text = encode_modified_utf8(name)
     return [each.start() for each in re.finditer(re.escape(len(text).to_bytes(2, "big") + text) + _KIND, data)]
 

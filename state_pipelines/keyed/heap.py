@@ -161,8 +161,8 @@ def find_runs(
     Args:
         stream: of the file.
         header: of the file.
-        section: all that there is of a key group.
-        head: bytes of its number.
+        section: the whole section of a key group.
+        head: size of the key-group number at its start, in bytes.
         codecs: of all states, in kernels.
         step: bytes of data between two positions, about.
 
@@ -291,7 +291,7 @@ class HeapFile(SectionFile):
             for state_id, batches in found.items():
                 records = concat_records(batches)
                 if (np.diff(records.key_groups) < 0).any():
-                    # The states of a section may come in another order than those of the one before.
+                    # If sections have their states in different orders, the records of a state are not yet sorted.
                     records = records.select(np.argsort(records.key_groups, kind="stable"))
                 yield state_id, records
 
@@ -341,7 +341,7 @@ class HeapFile(SectionFile):
                 yield sections, reader.read(self._unpack(sections, raw, group[0].start))
 
     def _unpack(self, group: tuple[Section, ...], raw: bytes, first: int) -> SectionBytes:
-        """The blocks of sections out of a window, which begins at `first` in the file."""
+        """Return the (decompressed) bytes of sections; `raw` has them, and begins at offset `first` of the file."""
         data = np.frombuffer(raw, np.uint8)
         groups = np.array([each.key_group for each in group], np.int32)
         starts = np.array([each.start - first for each in group], np.int64)
@@ -373,7 +373,7 @@ _BATCH = 1 << 20
 
 
 def _measure(group: tuple[Section, ...]) -> int:
-    """Bytes of adjacent sections that are read ahead; 0 for a span, whose bytes are read when its records are."""
+    """Return the bytes of adjacent sections to read ahead; 0 for a span, which `read_span` reads itself."""
     return 0 if group[0].span is not None else group[-1].end - group[0].start
 
 
@@ -551,12 +551,12 @@ def _check(file: SectionFile, sections: Sequence[Section], prefix: int) -> None:
 
 
 def _read_number(data: bytes) -> int:
-    """The key group with which a section of the heap backend begins; -1 if it is none."""
+    """Return the key group with which a section of the heap backend begins; -1 if the section is too short."""
     return int.from_bytes(data, "big", signed=True) if len(data) == KEY_GROUP else -1
 
 
 def _read_prefix(file: SectionFile, prefix: int, data: bytes) -> int | None:
-    """The key group in the first key of a canonical section; None where the section has no record, -1 if it is none."""
+    """Return the key group in the first key of a canonical section; None without records, -1 if it is no section."""
     if file.header.compressed:
         data = _decompress_first(data, _RECORD + prefix, file.name)
     if data.startswith(_NO_RECORD):

@@ -104,7 +104,7 @@ def _find_heads(data: npt.NDArray[np.uint8], start: int, end: int, left: frozens
 def _try_blocks(
     data: npt.NDArray[np.uint8], position: int, end: int, left: frozenset[int], codecs: Sequence[EntryCodec]
 ) -> tuple[bool, int]:
-    """Return whether the blocks of all `left` states fill the bytes from `position` to `end`, and how far they go."""
+    """Return whether the blocks of all `left` states fill the bytes from `position` to `end`, and the parsing's end."""
     missing = set(left)
     while missing:
         if end - position < HEAD:

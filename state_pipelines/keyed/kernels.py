@@ -171,7 +171,7 @@ def number_keys(addresses, sizes, codes, rows):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def mix_bytes(address, size, seed):  # type: ignore[no-untyped-def]
-    """A hash i64 of `size` bytes at an address and of what else counts (`seed`)."""
+    """Return a hash, i64, of `size` bytes at an address and of a number (`seed`)."""
     mixed = (seed ^ size) * _MIX
     position = 0
     while position + 8 <= size:

@@ -106,7 +106,7 @@ class KeyGroupRecords(Protocol):
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
         """All records, one key group after the other, ascending; a state may come in several batches.
 
-        A key group comes whole: all its records are held at once, those of every state.
+        All records of a key group, of all states, are in memory at the same time.
         """
 
 
@@ -193,7 +193,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """
 
     def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest | None:
-        """Digest the bytes of some key groups; None for formats whose records are found without any serializer.
+        """Return the digest of the stored bytes of some key groups; None if records can be found without serializers.
 
         Raises:
             StateError: the bytes cannot be read.
@@ -212,7 +212,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """The file with this key serializer if its own is not known."""
 
     def with_described_states(self, key: Serializer | None, states: tuple[StateMetaInfo, ...]) -> Self:
-        """The file with other names in its serializers (`RowData.labels`); all else of them has to be the same."""
+        """Return the file with other field names in its serializers (`RowData.labels`); nothing else may differ."""
 
     def narrow(self, key_groups: KeyGroupRange) -> Self:
         """The file with only these key groups, for databases that hold more than their handle names."""
@@ -329,7 +329,8 @@ def gather_key_groups(streams: Mapping[int, Iterator[KeyedRecords]]) -> Iterator
     """Merge the records of several states, each ascending by key group, into runs per key group.
 
     Args:
-        streams: records by state id. A window of each is held, and of the key group at hand all windows that it spans.
+        streams: records by state id. Each stream has one window in memory, and all windows with records of the current
+            key group.
 
     Yields:
         (key group, runs in the order of `streams`).
@@ -367,9 +368,9 @@ def gather_key_groups(streams: Mapping[int, Iterator[KeyedRecords]]) -> Iterator
 
 
 def digest_states(file: KeyedFile, key_groups: KeyGroupRange) -> dict[str, RecordDigest]:
-    """Digests of all states of a file, by name; one pass over it.
+    """Compute the digests of all states of a file, by name, in one pass.
 
-    The bytes after the flag of a null in a map do not count: some writers leave them out.
+    The bytes after the null flag of a map value do not count: some writers leave them out.
     """
     totals = {info.name: RecordDigest() for info in file.header.states}
     for state_id, records in file.scan(range(len(file.header.states)), key_groups):
@@ -433,7 +434,7 @@ class CombinedFile(KeyedFormat):
             yield key_group, found
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[CombinedFile]:
-        """Split the key groups evenly, into as many files as the most that one of the files is split into."""
+        """Split the key groups evenly, into as many files as the combined file with the most splits has splits."""
         groups = self._cut(key_groups)
         if not groups.number:
             return

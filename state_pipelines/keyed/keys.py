@@ -107,7 +107,7 @@ class KeySeeks:
 
 
 def _find_successor(key: bytes) -> bytes | None:
-    """The first of all bytes after those that begin with `key`; None where there is none."""
+    """Return the smallest byte string above all that begin with `key`; None if there is none (`key` is all 0xff)."""
     rest = key.rstrip(b"\xff")
     return rest[:-1] + bytes([rest[-1] + 1]) if rest else None
 

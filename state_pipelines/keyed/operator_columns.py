@@ -46,7 +46,8 @@ class RecordRows:
         addresses: i64[n], address of key and namespace.
         sizes: i64[n], their bytes.
         keys: buffer that the addresses point into.
-        own_starts: i64[n], start of the map key or the timestamp in the data of the records; other keys have neither.
+        own_starts: i64[n], start of the map key or of a timer's timestamp in the data of the records; unused in other
+            states.
         own_ends: i64[n].
     """
 
@@ -68,9 +69,9 @@ class StateRows:
     """The records of one state in a window, and their rows.
 
     Attributes:
-        batches: the records; those of one batch follow those of the one before.
-        rows: i64[n], row of each record, ascending.
-        order: i64[n], the record of each of `rows`; records of one row in the order of the file.
+        batches: the records; their indices count over all batches.
+        rows: i64[n], a row for each record, ascending.
+        order: i64[n], index of the record for each element of `rows`; records of one row in the order of the file.
     """
 
     batches: tuple[RecordRows, ...]
@@ -270,7 +271,7 @@ def decode_keys(
 
     Raises:
         FormatError: the bytes do not fit the serializers.
-        UnsupportedError, ValueRangeError: a record cannot be decoded; not when that is a failure (`lenient`).
+        UnsupportedError, ValueRangeError: a record cannot be decoded; with `lenient`, the result lists it as a failure.
     """
     return _decode(
         columns,
@@ -353,7 +354,7 @@ def join_arrays(arrays: Sequence[pa.Array], indices: Sequence[Positions], kind: 
 
 
 def merge_runs(runs: Sequence[KeyedRecords]) -> list[KeyedRecords]:
-    """Merge runs of one state in the same buffer."""
+    """Merge adjacent runs of one state whose records are in the same buffer."""
     return [concat_records([*lying]) for _, lying in groupby(runs, key=lambda run: id(run.data))]
 
 
@@ -373,7 +374,7 @@ class StateLayout:
         key: layout of the keys of its records.
         value: layout of its values; None when `reason` says why there is none.
         ttl: values carry the time of their last access.
-        label: what its column is called, if not by its name.
+        label: name for its column, if it differs from the name of the state.
     """
 
     name: str
@@ -386,7 +387,7 @@ class StateLayout:
 
     @property
     def column(self) -> str:
-        """Wanted name of its column."""
+        """Name that its column gets, unless it is taken (see `name_columns`)."""
         return self.label or self.name
 
     @property
@@ -435,8 +436,8 @@ class StateColumn:
     """The column of a state.
 
     Attributes:
-        value: of the values; timers have none.
-        own: of the keys of a map, or the timestamps of timers.
+        value: decoder of the values; timers have none.
+        own: decoder of the keys of a map, or of the timestamps of timers.
     """
 
     state: StateLayout
@@ -514,7 +515,7 @@ class StateColumn:
 
 
 def find_decodability(state: StateLayout, *, raw: bool) -> Decodability:
-    """Return how far the values of a state can be decoded; with `raw` they are not."""
+    """Return how far the values of a state can be decoded; with `raw`, all of them stay bytes."""
     if state.state_type == StateKind.TIMER:
         return Decodability()
     if raw:
@@ -579,7 +580,7 @@ def choose_columns(
     Args:
         columns: names or dotted paths; None is all of `known`.
         known: names of the columns; names may hold dots.
-        others: columns that are there for those who ask.
+        others: names of columns that are returned only if `columns` names them.
         aliases: other names of columns.
 
     Raises:

@@ -234,7 +234,7 @@ class OperatorTable:
                 for number, each in enumerate(decoded.array.type):
                     array = decoded.array.field(number) if children is None else children[number]
                     kind = self.schema.field(each.name).type
-                    # The namespace of this state is void, and that of another state is not.
+                    # Null for a void namespace, in a table whose other states have another type of namespace.
                     arrays[each.name].append(array if array.type == kind else pa.nulls(len(array), kind))
                 if stored:
                     raw = decode_matched(batches, indexes[failed])

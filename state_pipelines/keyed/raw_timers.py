@@ -372,7 +372,7 @@ def _join(encoded: list[tuple[int, Encoded]], offset: int, name: str) -> KeyedRe
 
 @contextmanager
 def _placed(name: str, start: int) -> Iterator[None]:
-    """Name the file in errors, and turn their position in the bytes at hand into one in the file."""
+    """Add the file to errors raised in the block, and convert their offsets to offsets in the file."""
     try:
         yield
     except StateError as error:

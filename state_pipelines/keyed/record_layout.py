@@ -74,7 +74,7 @@ class KeyedLayout:
 
 @contextmanager
 def blame_declared(layout: KeyedLayout | None) -> Iterator[None]:
-    """Say of bytes that do not fit a declared type that the type may be wrong."""
+    """Add to errors about bytes that do not fit a declared type the hint that the type may be wrong."""
     try:
         yield
     except FormatError as error:
@@ -254,7 +254,7 @@ SPAN = pa.struct([pa.field("start", pa.int64(), False), pa.field("stop", pa.int6
 
 
 class Bounds(Protocol):
-    """Bounds of the parts of measured values; nested as the layout is."""
+    """Start and end offsets of the fields, elements and spans in measured values; nested like the layout."""
 
     def field(self, name: str) -> Bounds:
         """Return a field of a struct."""
@@ -340,9 +340,9 @@ class ArrowBounds:
 
 
 class Measure:
-    """Finds the parts of values.
+    """Finds the offsets of fields, list elements and spans in values, without decoding them.
 
-    The kernels do it; for data that only the scalar codec can read (Kryo) values are walked one at a time.
+    Compiled kernels do this; if only the scalar codec can read the data (Kryo), it reads the values one at a time.
 
     Args:
         layout: spans (`codecs.layout.Span`) in structs and lists.
@@ -358,7 +358,7 @@ class Measure:
         try:
             self._program = compile_layout(layout)
         except UnsupportedError:
-            # There are no kernels for it.
+            # Values of this layout can only be read by the scalar codec.
             self._program = None
 
     def sequences(

@@ -125,9 +125,9 @@ class RocksFile(KeyedFormat):
     def split_records(
         self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[RocksFile, int]]:
-        """Parts of about `size` bytes; those in which the state has more than `least` are cut by keys.
+        """Split into files of about `size` bytes; one in which the state has more than `least` bytes is cut by keys.
 
-        The indexes of the tables of such a part are read for that.
+        To find these keys, the indexes of its tables are read.
         """
         if self.seeks is not None:
             for split in self.split(size, key_groups):
@@ -148,9 +148,9 @@ class RocksFile(KeyedFormat):
                 yield replace(split, first=first, after=after), state_id
 
     def estimate_key_groups(self, column_families: Sequence[ColumnFamily] | None = None) -> npt.NDArray[np.float64]:
-        """f64[end + 1] bytes of file per key group from 0 on, of all or some states.
+        """Estimate the bytes of file per key group, f64[end + 1] from key group 0 on, of all or some states.
 
-        A table counts as even over the key groups that it spans.
+        The bytes of a table are divided evenly among the key groups that it spans.
         """
         prefix = self.context.prefix
         sizes = np.zeros(self.key_groups.end + 1, np.float64)

@@ -50,13 +50,13 @@ NO_SECTION = 0
 
 @dataclass(frozen=True)
 class HeaderReading:
-    """Knowledge from outside of a header about its serializer snapshots without a reader.
+    """Information besides its bytes for reading a header, such as one with a serializer snapshot without a reader.
 
     Attributes:
         declared: snapshot classes that the user declares.
-        end: end of the header, from the offsets of all handles over its stream; 0 where these do not give it.
+        end: end of the header, from the offsets of all handles over its stream; 0 if they do not give it.
         beginning: first bytes of the stream, as far as they have been read.
-        known: beginnings of streams that are not on this machine, which several passes over a snapshot share.
+        known: cache of the first bytes of remote streams, shared by several passes over a snapshot.
     """
 
     declared: tuple[DeclaredSerializer, ...] = ()
@@ -133,9 +133,9 @@ def open_sections(
     narrowed: bool = False,
     reading: HeaderReading = PLAIN,
 ) -> tuple[KeyedHeader, int, tuple[Section, ...]]:
-    """Read the header of a stream, its end, and find its sections, ascending by position.
+    """Read the header of a stream; return it, its end offset, and the sections, ascending by position.
 
-    The end is -1 where it is not known, because the header holds a snapshot without reader.
+    The end offset is -1 if it is not known, because there is no reader for a serializer snapshot in the header.
 
     Args:
         stream: the stream of the handle.
@@ -174,13 +174,13 @@ def open_sections(
 
 
 def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PLAIN) -> tuple[KeyedHeader, int]:
-    """The header at the beginning of a stream, which ends somewhere before `end`, and its end.
+    """Read the header of a stream; return it and its end offset, which is at most `end`.
 
-    The end is -1 where the header holds a snapshot without reader whose end is not known.
+    The end offset is -1 if it is not known, because there is no reader for a serializer snapshot in the header.
 
     Raises:
         OpenBodyError: the end of the key serializer is not known, so that nothing is known of the states.
-        FormatError: it is not one.
+        FormatError: the bytes are not a header.
     """
     size = min(end, FIRST_READ)
     while True:
@@ -199,11 +199,11 @@ def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PL
 
 
 def parse_header(data: bytes, name: str, declared: tuple[DeclaredSerializer, ...] = ()) -> KeyedHeader:
-    """Parse the header that fills `data`. Headers of subtasks mostly have the same bytes, and then are one object.
+    """Parse the header that fills `data`; cached, since the headers of subtasks are mostly equal.
 
     Raises:
         OpenBodyError: the key serializer has no reader, and its end is not known.
-        FormatError: it is not a header.
+        FormatError: the bytes are not a header.
     """
     try:
         return _parse_header(data, None, declared)
@@ -348,8 +348,8 @@ class _Chunk(NamedTuple):
 class SectionReader:
     """Sequential reader of a section, or of its span; on a remote storage it reads ahead (`storage.reading`).
 
-    Memory: what `advance` is asked for, a block of the file, and what is read ahead; of a compressed section as many
-    bytes of chunks beside that.
+    It keeps in memory the bytes requested by `advance`, a block of the file, and what is read ahead; of a compressed
+    section also as many bytes of chunks.
 
     Attributes:
         data: the bytes in memory.
@@ -399,7 +399,7 @@ class SectionReader:
         return self._stream.name
 
     def advance(self, used: int, size: int) -> None:
-        """Let the first bytes of `data` go, and hold `size` bytes if the section has so many.
+        """Drop the first bytes of `data`, and read on until it has `size` bytes or the section ends.
 
         Args:
             used: how many bytes are not needed any more.
@@ -438,7 +438,7 @@ class SectionReader:
         return RecordPosition(position, chunk.start, chunk.position, before.end, share)
 
     def _read(self, size: int) -> memoryview:
-        """Take at most `size` bytes from the block at hand, or from the next one."""
+        """Return at most `size` bytes from the rest of the current block, or from the next one if there is no rest."""
         if not self._rest:
             self._rest = self._next_block()
         found, self._rest = self._rest[:size], self._rest[size:]
@@ -506,9 +506,9 @@ class StateRun:
 
     Attributes:
         state_id: the state.
-        positions: where some of its records begin, the first one too.
-        end: after the last record.
-        counts: how many records there are in front of each position, and all; none where records say how long they are.
+        positions: where some of its records begin, including the first.
+        end: end of the last record.
+        counts: number of records before each position, and in total; empty if the records have stored lengths.
     """
 
     state_id: int
@@ -518,9 +518,9 @@ class StateRun:
 
 
 class RunIndex:
-    """Runs that were found, by section; a copy in another process starts empty.
+    """Cache of the runs of sections; a copy in another process starts empty.
 
-    Each state is split on its own, but one walk finds the runs of all.
+    One walk over a section finds the runs of all states, while splits ask for one state at a time.
     """
 
     def __init__(self) -> None:
@@ -529,7 +529,7 @@ class RunIndex:
     def find(
         self, section: Section, step: int, walk: Callable[[Section, int], tuple[StateRun, ...]]
     ) -> tuple[StateRun, ...]:
-        """The runs of a section with positions about `step` bytes apart, by `walk` unless they are known."""
+        """Return the runs of a section, with positions about `step` bytes apart; call `walk` if they are not cached."""
         if (section, step) not in self._runs:
             self._runs[section, step] = walk(section, step)
         return self._runs[section, step]
@@ -544,7 +544,7 @@ def choose_step(size: int) -> int:
 
 
 def cut_run(section: Section, run: StateRun, size: int) -> Iterator[Section]:
-    """The records of a state in even spans of at most about `size` bytes of file, in their order."""
+    """Cut the records of a state into spans of equal size, about `size` bytes of file at most, in their order."""
     shares = np.array([position.share for position in run.positions], np.int64)
     total = run.end.share - int(shares[0])
     number = max(1, -(-total // size))

@@ -338,7 +338,7 @@ def _binary(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
 
 
 def _keep(array: pa.Array, rows: np.ndarray) -> pa.Array:
-    """`array` with nulls but in `rows`."""
+    """Return `array` with null in all rows but `rows`."""
     if not len(rows):
         return pa.nulls(len(array), array.type)
     kept = np.zeros(len(array), np.bool_)
@@ -505,7 +505,7 @@ class RecordEncoder:
         return np.asarray(groups, np.int32)
 
     def _hash_keys(self, batch: pa.RecordBatch, stored: npt.NDArray[np.int32] | None) -> npt.NDArray[np.int32]:
-        """Key groups by hash; `stored` ones must agree, and count alone where the hash is not known."""
+        """Return the key groups by hash, which must equal the `stored` ones; if the hash is unknown, the latter."""
         target = plan_columns(dict(self.layout.key.fields)["state_key"]).type
         keys = conform(self._column(batch, "state_key"), target, "state_key")
         try:

@@ -295,11 +295,11 @@ class KeyGroupSizes:
         bytes: i64[s, n], of keys (without key-group prefix) and values.
         keys: i64[s, n], distinct keys of each state; 0 where they could not be counted.
         all_keys: i64[n], distinct keys of all states together.
-        most_bytes: the keys with the most bytes, descending; of keys with the same numbers any.
-        most_records: the keys with the most records, descending; likewise.
-        uncounted: (state, why its keys could not be found in its records); they are in none of the numbers of keys.
-        blocks: states among these of which only the bytes are known, not the number of records.
-        moved: with another max parallelism, if that was asked for.
+        most_bytes: the keys with the most bytes, descending; ties in any order.
+        most_records: the keys with the most records, descending; ties in any order.
+        uncounted: (state, why its keys could not be found in its records); the numbers of keys leave these states out.
+        blocks: those of the uncounted states of which only the bytes are known, not the number of records.
+        moved: sizes with another max parallelism, if they were requested.
     """
 
     key_groups: KeyGroupRange
@@ -365,7 +365,7 @@ def measure_key_groups(
 ) -> KeyGroupSizes:
     """Measure some key groups by reading them once.
 
-    At a time the distinct keys of about `SPLIT_SIZE` bytes of file are held, or those of one key group that has more.
+    The distinct keys of about `SPLIT_SIZE` bytes of file are in memory at a time, or of one key group if it is larger.
 
     Args:
         files: all that one subtask has of the key groups; a key that is in several of them counts once.

@@ -319,9 +319,9 @@ def copy_unmeasured(stream: StateStream, target: Location) -> int:
 def copy_stream(stream: StateStream, target: Location, *, verify: bool = False) -> int:
     """Copy a stream into a new file without holding more than a few `COPY_SIZE` of it; returns the bytes written.
 
-    Only the bytes that the handle names are copied, of a longer file too; but of logged changes the whole file, whose
-    size the handle does not know. Inside one object store a whole file is copied by the store, unless it is verified.
-    What a failed attempt has left at the target is replaced.
+    If the file is longer than the handle declares, only the declared bytes are copied. Files of logged changes are
+    copied whole, since their handles do not have the size of the file. Within one object store, the store copies whole
+    files itself, unless `verify` is set. A file that a failed attempt has left at the target is replaced.
 
     Args:
         stream: the stream.
@@ -613,7 +613,7 @@ class ChannelData:
 
     @property
     def state_size(self) -> int:
-        """Bytes that they take in a stream, lengths included."""
+        """Bytes of all buffers in the stream, with the length before each."""
         return self.size + LENGTH_SIZE * len(self.buffers)
 
 
@@ -842,7 +842,7 @@ def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacemen
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """Visitor that replaces each stream in a handle; listing streams replaces each by itself."""
+    """Visitor that replaces each stream in a handle; to list streams, it replaces each with itself."""
 
     replace_stream: Callable[[StreamStateHandle, StreamRole, str | None], StreamStateHandle]
 
@@ -891,7 +891,7 @@ def _replace_in_subtask(operator: OperatorState, subtask: SubtaskState, replacem
     changed: dict[str, Any] = {}
     for name, category, replace_in in _HANDLES_OF_SUBTASK:
         handle = getattr(subtask, name)
-        # Most subtasks have one or two kinds of state, and metadata may have millions of subtasks.
+        # Skip empty fields early: metadata may have millions of subtasks, most with one or two kinds of state.
         if handle is None or handle == ():
             continue
         new = replace_in(handle, _Visit.of(replacement, operator, subtask.index, category))

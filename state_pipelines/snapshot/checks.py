@@ -83,7 +83,7 @@ def _check(operator: Operator, file: RocksFile, start: int, end: int) -> None:
 
 
 def _find_first(column_family: ColumnFamily, low: bytes, high: bytes | None) -> bytes | None:
-    """A live key among the first ones of a range; None where the first ones are deleted, or there are none."""
+    """Return the first live key among the first entries of a range; None if these are all deleted, or it is empty."""
     files = find_files(column_family, low, high)
     if not files:
         return None
@@ -353,10 +353,10 @@ def check_elements(operator: Operator) -> list[str]:
 
 
 def check_offsets(operator: Operator) -> None:
-    """Check what the handles of operator state say of their files, of which only headers are read.
+    """Check that the offsets in handles of operator state fit their files, of which only the headers are read.
 
     Raises:
-        FormatError: it does not fit the files (see `operatorstate`).
+        FormatError: they do not fit (see `operatorstate`).
         StateError: a file cannot be read.
     """
     check_subtasks(operator.metadata, str(operator.snapshot.location.metadata))

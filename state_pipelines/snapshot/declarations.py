@@ -87,12 +87,12 @@ class Declarations:
         return Declarations(**selected)
 
     def of_all_operators(self) -> Declarations:
-        """The declarations that are about no operator of their own: classes, serializers, messages, uids."""
+        """Return the declarations that are not about a single operator: classes, serializers, messages, plans, uids."""
         empty: dict[str, Any] = {name: {} for name, _ in self._per_operator()}
         return replace(self, texts={}, **empty)
 
     def merge(self, *others: Declarations) -> Declarations:
-        """These declarations, with the uids of `others` and what they declare about operators."""
+        """Return these declarations together with the uids and the declarations about single operators of `others`."""
         every = (self, *others)
         merged: dict[str, Any] = {"uids": tuple(dict.fromkeys(uid for each in every for uid in each.uids))}
         for each in every:

@@ -278,11 +278,11 @@ class HandleReader:
         return attempt_together([partial(self.open_raw_keyed, each, context) for each in handles], self.directory)
 
     def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedSubtaskState:
-        """Raw keyed state that is not timers, as bytes; `reason` says why it is not.
+        """Open raw keyed state as bytes; `reason` says why it is not read as timers.
 
         Raises:
-            UnsupportedError: the handle does not say where key groups begin.
-            FormatError: it says so wrongly.
+            UnsupportedError: the handle has no offsets of key groups.
+            FormatError: an offset is outside the stream.
         """
         if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
             raise UnsupportedError(f"raw keyed state of a {type(handle).__name__} is not read")
@@ -303,7 +303,7 @@ class HandleReader:
         )
 
     def open_operator(self, handle: OperatorStateHandle | None) -> UnreadOperatorState | None:
-        """The operator state of a handle, of which only the header is read, once; None when there is none.
+        """Open the operator state of a handle and read its header, which is cached; None if there is no such state.
 
         Raises:
             FormatError: the handle names states, and no file.
@@ -365,10 +365,10 @@ class HandleReader:
         return self.open_keyed(handle, context, narrowed=True)
 
     def _find_base_header_end(self, handle: _SectionHandle) -> int:
-        """The end of the header in the stream of a materialized handle; 0 when it is not known.
+        """Find the end of the header in the stream of a materialized handle; 0 if it cannot be found.
 
-        In any stream the section of key group 0 is the first one, and the header ends where it begins. A stream that
-        begins with the same bytes as such a header has the same header.
+        The section of key group 0 directly follows the header, so that handles with key group 0 give the end of theirs.
+        If the stream begins with the same bytes as one of these headers, its header is the same.
         """
         stream = self.open_stream(handle.delegate)
         for first in self.first_bases:
@@ -387,7 +387,7 @@ class HandleReader:
 def _join_states(handles: Sequence[OperatorStateHandle]) -> tuple[OperatorStateMetaInfo, ...]:
     states = [state for handle in handles for state in handle.states]
     lists = (each for each in states if each.mode is not OperatorStateMode.BROADCAST)
-    # Thousands of subtasks may name one copy.
+    # Handles of thousands of subtasks may name the same copy of a broadcast state.
     copies = dict.fromkeys(each for each in states if each.mode is OperatorStateMode.BROADCAST)
     return (*lists, *copies)
 
@@ -487,10 +487,10 @@ def _leaves_out_sections(stream: StateStream, offsets: Sequence[int], reading: H
 def _is_heap_native(
     stream: StateStream, handle: KeyGroupsStateHandle, reading: HeaderReading, *, narrowed: bool
 ) -> tuple[bool, HeaderReading]:
-    """Tell the native format of the heap backend from the canonical one with the same handle.
+    """Distinguish the native format of the heap backend from the canonical one, which uses the same class of handle.
 
-    A native section begins with its key group as i32. Read as a canonical section, this is state 0 and a first key of
-    at least 64 KiB times the key group. Only for key group 0 this is ambiguous, and the whole section is parsed.
+    A native section begins with its key group as i32. In a canonical section, these bytes would be state 0 and a first
+    key of at least 64 KiB times the key group. Only key group 0 is ambiguous: its section is parsed as a whole.
 
     Returns:
         Whether it is the native format, and `reading` with what has been read of the stream.
@@ -501,7 +501,7 @@ def _is_heap_native(
     first, start = min(present, key=lambda each: each[1])
     end = min((offset for _, offset in present if offset > start), default=stream.size)
     if 0 < start < stream.size and start + 4 <= _BEGINNING and end - start < first << 16:
-        # The section is too short for such a key: its first bytes decide, and are read in one request with the header.
+        # The section is too short for such a key, so that 4 bytes decide; one request reads them with the header.
         beginning = reading.read(stream, min(start + 4, stream.size))
         return beginning[start:] == first.to_bytes(4, "big"), replace(reading, beginning=beginning)
     return _is_heap_section(stream, handle, max(present), reading, narrowed=narrowed), reading

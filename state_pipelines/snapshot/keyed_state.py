@@ -285,7 +285,7 @@ class KeyedState(State):
 
     @property
     def value_serializer(self) -> Serializer:
-        """Serializer of the values of `kind`; for a value in Python, stored as a list in Java, that of the element."""
+        """Serializer of the values; of the element if Java stores a list for a single value of a Python function."""
         return self._choose_value(self.info)
 
     def _choose_value(self, info: StateMetaInfo) -> Serializer:
@@ -294,7 +294,7 @@ class KeyedState(State):
         )
 
     def find_subtask_serializers(self, subtask_state: KeyedSubtaskState) -> tuple[Serializer, Serializer, Serializer]:
-        """Serializers of key, namespace and value of one subtask; for timers the last two are that of the timer."""
+        """Return the serializers of key, namespace and value of a subtask; of timers the last two are the timer's."""
         header = subtask_state.file.header
         info = self._declare(header.states[subtask_state.state_id])
         value = self._choose_value(info)
@@ -310,12 +310,12 @@ class KeyedState(State):
         """Layouts of the records.
 
         Raises:
-            UnsupportedError: there are none.
+            UnsupportedError: a serializer has no layout, or subtasks have the state with different serializers.
         """
         return self.derive_layout(self.operator.snapshot.layout_context)
 
     def derive_layout(self, context: LayoutContext) -> KeyedLayout:
-        """Layouts of the records, where they depend on something else than the snapshot says; errors as of `layout`."""
+        """Derive the layouts of the records in another context than the snapshot's; errors as of `layout`."""
         operator = self.operator
         found: dict[KeyedLayout, int] = {}
         with at(operator=operator.label, state=self.name):

@@ -99,7 +99,7 @@ class Detected:
         return pa.field(CONNECTOR_COLUMN, pa.string(), False), pa.field(SPLIT_COLUMN, split)
 
     def cut(self, first: int, number: int) -> Detected:
-        """The connector's view of `number` elements, the first of which is element `first`."""
+        """Return the part of the result for `number` elements from element `first` on."""
         if self.state is None:
             return self
         # Tables need only the rows, not the decoded values.
@@ -159,7 +159,7 @@ def find_connector(
 
 
 def may_be_known(state_name: str, serializers: Sequence[Serializer]) -> bool:
-    """Whether a connector has states of this name and serializer, so that looking at the elements can pay."""
+    """Return whether a connector has states of this name and serializer; otherwise the elements need not be read."""
     return len(set(serializers)) == 1 and bool(find_candidates(state_name, serializers[0]))
 
 
@@ -232,11 +232,11 @@ class NonKeyedSubtaskState:
 
 
 class ValueColumn:
-    """Columns of what all subtasks wrote, or why there are none.
+    """Columns of the values of all subtasks, or the reason why they cannot be decoded.
 
     Args:
-        serializers: one per subtask.
-        options: what is wanted.
+        serializers: of the values; the subtasks may have different ones.
+        options: selection of columns.
         context: what layouts depend on beyond serializers.
     """
 
@@ -256,17 +256,17 @@ class ValueColumn:
 
     @property
     def keeps_bytes(self) -> bool:
-        """Whether there are columns for the values that cannot be decoded."""
+        """Return whether there are the columns `value_bytes` and `reason`, for single values that cannot be decoded."""
         return self.columns is not None and (self.columns.may_fail or bool(self._asked))
 
 
 @dataclass(frozen=True)
 class NonKeyedTable(ABC):
-    """Turns what subtasks have of an operator state into batches; can be sent to other processes.
+    """Converts an operator state of some subtasks to record batches; can be sent to other processes.
 
     Attributes:
-        infos: what the subtasks say of the state, each only once.
-        options: what is wanted.
+        infos: the distinct meta infos that the subtasks store for the state.
+        options: selection of columns.
         context: what layouts depend on beyond serializers.
     """
 
@@ -299,7 +299,7 @@ class NonKeyedTable(ABC):
 
     @abstractmethod
     def batches(self, subtask_states: Sequence[NonKeyedSubtaskState]) -> Iterator[pa.RecordBatch]:
-        """A batch per subtask, each read when it is its turn."""
+        """Yield a batch per subtask; its file is read only then."""
 
     def cut(self, first: int, number: int) -> Self:
         """The table for subtasks that have `number` elements, the first of which is element `first` of the state."""
@@ -372,7 +372,7 @@ def _group_subtasks(
 
 @dataclass(frozen=True)
 class ListTable(NonKeyedTable):
-    """Turns what subtasks have of a list state into batches; see `OperatorListState` for the columns.
+    """Converts a list state of some subtasks to record batches; see `OperatorListState` for the columns.
 
     Attributes:
         detected: the connector, and the splits of the elements of all subtasks.
@@ -404,7 +404,7 @@ class ListTable(NonKeyedTable):
             found.append(pa.field("reason", pa.string(), may_fail))
         split = self._spread.fields
         if split:
-            # They stand in the first row of an element only.
+            # An element with several splits has values in these columns in its first row only.
             once = ("value", "value_bytes", "reason")
             found = [each.with_nullable(True) if each.name in once else each for each in found]
         return select_fields([*found, *split], self.options)
@@ -444,11 +444,11 @@ class OperatorListState(NonKeyedState):
     """A list state of an operator.
 
     Columns: `subtask` int32, `list_index` int32 (position in the subtask's list), `value`; also `value_bytes` and
-    `reason` for elements that cannot be decoded, where that may well be or they are asked for.
+    `reason` for elements that cannot be decoded, if that can happen or these columns are requested.
 
-    The state of a known connector has two more, `connector` and `split`, a struct of the connector's columns, and one
-    row per split or committable. An element that holds several has as many rows with its `list_index`; `value`,
-    `value_bytes` and `reason` stand in the first of them. An element that holds none has one row without `split`.
+    The state of a known connector has two more columns, `connector` and `split`, a struct of the connector's columns,
+    and one row per split or committable. An element with several has several rows with its `list_index`, and only the
+    first has `value`, `value_bytes` and `reason`. An element with none has one row without `split`.
     """
 
     @property
@@ -457,7 +457,7 @@ class OperatorListState(NonKeyedState):
 
     @cached_property
     def detected(self) -> Detected:
-        """The connector that the state is that of; elements are looked at only where name and serializer fit one.
+        """The connector that wrote the state; elements are read only if a connector has such a name and serializer.
 
         Raises:
             UsageError: several connectors fit, and the one that the caller named is not among them.
@@ -516,7 +516,7 @@ def _spread(columns: Mapping[str, pa.Array], detected: Detected, first: int) -> 
 
 
 def select_fields(fields: list[pa.Field], options: TableOptions | None) -> pa.Schema:
-    """Only the wanted columns, in the order of the wish.
+    """Return the schema of the wanted columns, in the order of `options.columns`.
 
     Raises:
         UsageError: a wanted column does not exist.
@@ -532,7 +532,7 @@ def select_fields(fields: list[pa.Field], options: TableOptions | None) -> pa.Sc
 
 @dataclass(frozen=True)
 class BroadcastTable(NonKeyedTable):
-    """Turns what subtasks have of a broadcast state into batches; see `OperatorBroadcastState` for the columns."""
+    """Converts a broadcast state of some subtasks to record batches; see `OperatorBroadcastState` for the columns."""
 
     @cached_property
     def key(self) -> ValueColumn:
@@ -691,7 +691,7 @@ class InFlightSubtaskState:
         subtask: index of the subtask.
         stream: the stream of the handle.
         handle: of one channel, or of several.
-        direction: in front of the subtask or after it.
+        direction: input or output of the subtask.
     """
 
     subtask: int
@@ -730,7 +730,7 @@ class InFlightSubtaskState:
 
 
 class BytesState(State):
-    """State of which there is a table of bytes and no more.
+    """State that can be shown as stored bytes only.
 
     Attributes:
         subtask_states: of the subtasks that have it.
@@ -745,12 +745,12 @@ class BytesState(State):
 
     @property
     def info(self) -> StateMetaInfo:
-        """A stand-in that says byte arrays: a snapshot stores no name and no serializer of such state."""
+        """A placeholder with byte arrays: snapshots store neither a name nor a serializer of such state."""
         return operator_list(self.name, basic(BasicKind.BYTE_PRIMITIVE_ARRAY))
 
     @property
     def is_keyed(self) -> bool:
-        """No keys are known of it."""
+        """Return False: the keys cannot be read from the bytes, if there are any."""
         return False
 
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:
@@ -776,10 +776,10 @@ class BytesState(State):
                     yield batch.select(names)
 
     def choose_subtask_states(self, key_groups: KeyGroupRange | None) -> Iterator[BytesSubtaskState]:
-        """The state of each subtask, as far as it is wanted.
+        """Yield the state of each subtask; with `key_groups`, only in these.
 
         Raises:
-            UsageError: the state has no key groups.
+            UsageError: `key_groups` is given, and the state has none.
         """
         if key_groups is not None:
             raise UsageError(f"{self.name} has no key groups")

@@ -459,8 +459,8 @@ class Operator(OperatorFiles):
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Rows of keyed states and timers, each file read once: the name of a state, and a batch of its rows.
 
-        Reading the states one after the other reads files of the canonical and heap formats, which hold all of them,
-        as often.
+        Files of the canonical and heap formats hold all states of a subtask: reading each state by itself would read
+        such a file once per state.
 
         Args:
             names: of states; default all.
@@ -573,7 +573,7 @@ class Snapshot(SnapshotFiles):
     ) -> Iterator[tuple[Operator, Iterator[tuple[str, pa.RecordBatch]]]]:
         """Each operator with the rows of its keyed states and timers, as of `Operator.batches_by_state`.
 
-        On a storage that is not local, the next operators are read ahead; loops over `operators` wait for each in turn.
+        On a remote storage, the next operators are read ahead; a loop over `operators` would wait for each of them.
 
         Args:
             options: which columns; default all.

@@ -541,11 +541,12 @@ Failures = Mapping["int | None", StateError]
 
 @dataclass(frozen=True)
 class UnreadState:
-    """Raw keyed state of a subtask that stays bytes.
+    """Raw keyed state of a subtask that can be shown as stored bytes only.
 
     Attributes:
-        reason: why, and what would help.
-        is_timers: it is timers, but in a form or of types that are not read; otherwise only its operator knows it.
+        reason: why it cannot be read, and what would help.
+        is_timers: it is timers, in a format or of types that are not supported; otherwise only its operator knows the
+            format.
     """
 
     reason: str
@@ -561,7 +562,7 @@ class KeyedFiles:
 
     Attributes:
         operator: metadata of the operator.
-        evidence: of a key serializer that was found rather than stored; empty where it is stored.
+        evidence: reasons for a key serializer that is derived from logged changes; empty if the snapshot stores it.
     """
 
     def __init__(self, snapshot: SnapshotFiles, operator: OperatorState) -> None:
@@ -750,7 +751,7 @@ class SnapshotFiles:
     """Metadata of a snapshot, and the readers of its files; nothing is read before it is asked for.
 
     Args:
-        location: where it lies.
+        location: directory and `_metadata` file.
         metadata: content of `_metadata`.
         path_mapping: where directories that absolute handles name are now.
         declarations: information that the snapshot does not hold.

@@ -96,7 +96,7 @@ def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: StateK
         kind: in Python; see `find_kind`.
 
     Raises:
-        UsageError: the type is not one of such a state.
+        UsageError: a state of this kind cannot have the declared type.
     """
     is_map = info.backend_type is BackendStateType.BROADCAST or isinstance(info.value_serializer, tree.MapOf)
     if is_map != (kind == StateKind.MAP) or (is_map and declared.type.word != "MAP"):

@@ -29,19 +29,19 @@ MOST_REPEATED = 100_000
 """Values that the aliases of a document repeat."""
 
 _MOST_DIGITS = 1000
-# Smaller integers have hashes of their own. Many keys of one hash make a mapping quadratic.
+# Larger integers can share a hash with others, and many keys with one hash take quadratic time in a dict.
 _FIRST_LARGE_KEY = sys.hash_info.modulus
 _LONG_KEY = 60
-# Keys of these tags are instructions, which no loader makes values of.
+# Keys with these tags (`<<` and `=`) are instructions for the loader, not values.
 _INSTRUCTIONS = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
 _IMPOSSIBLE = re.compile("[\0\ud800-\udfff]")
 
 
 class RepeatedKeyError(yaml.YAMLError):
-    """A mapping has a key twice, of which PyYAML would take the last value without a word.
+    """A mapping has a key twice; PyYAML would silently take the last value.
 
     Attributes:
-        lines: of the key.
+        lines: numbers of the two lines that have the key.
     """
 
     def __init__(self, key: str, first: int, second: int) -> None:
@@ -66,7 +66,7 @@ class _Bounded:
         event: Any = self.peek_event()  # type: ignore[attr-defined]
         # Depth of the node that each anchor names; 0 until the node is complete.
         heights: dict[str | None, int] = self.__dict__.setdefault("_heights", {})
-        # And how many values it holds, those that aliases repeat included.
+        # Number of values in the node that each anchor names, including values that aliases repeat.
         sizes: dict[str | None, int] = self.__dict__.setdefault("_sizes", {})
         height = 1
         before = self._values
@@ -87,7 +87,7 @@ class _Bounded:
         self._depth += 1
         node: yaml.Node | None = super().compose_node(parent, index)  # type: ignore[misc]
         if isinstance(node, yaml.ScalarNode) and _IMPOSSIBLE.search(node.value):
-            # JSON writes a character beyond U+FFFF as two halves.
+            # JSON can escape a character beyond U+FFFF as two surrogates.
             node.value = join_surrogates(node.value)
             if _IMPOSSIBLE.search(node.value):
                 raise yaml.YAMLError(f"a text has a character that names and UTF-8 cannot have: {node.value!a}")
@@ -104,7 +104,7 @@ class _Bounded:
         lines: dict[object, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                # No loader takes a list or a mapping for a key.
+                # Loaders refuse lists and mappings as keys anyway.
                 continue
             value = self._construct_key(key)
             if isinstance(value, int) and abs(value) >= _FIRST_LARGE_KEY:
@@ -135,7 +135,7 @@ _SafeLoader.add_constructor("tag:yaml.org,2002:int", _SafeLoader.construct_yaml_
 
 
 class _TextLoader(_Bounded, yaml.BaseLoader):
-    """Texts only."""
+    """Loader that leaves all scalars as texts."""
 
 
 class _RepeatingLoader(_SafeLoader):
@@ -145,7 +145,7 @@ class _RepeatingLoader(_SafeLoader):
 
 
 class _NodeLoader(_SafeLoader):
-    """Nodes with their lines, of which no values are made."""
+    """Loader that returns nodes, which have line numbers, instead of values."""
 
     def get_single_data(self) -> yaml.Node | None:
         """The root node."""
@@ -159,20 +159,19 @@ def parse_yaml(text: str | bytes, *, as_texts: bool = False, allow_repeated_keys
     Args:
         text: the document.
         as_texts: scalars stay texts, so that `no` and `1.10` are what they look like.
-        allow_repeated_keys: of a key that a mapping has twice the last value counts; only for files of other programs
-            that read them so.
+        allow_repeated_keys: take the last value of a repeated key; only for files of programs that do so too.
 
     Raises:
         RepeatedKeyError: a mapping has a key twice.
-        yaml.YAMLError: it has more than `MOST_BYTES`, is not YAML, nests deeper than `MAX_DEPTH`, an alias is inside of
-            what it names, aliases repeat more than `MOST_REPEATED` values, a key is a number of more than 18 digits, or
-            a value is not one of its tag, such as a date that does not exist.
+        yaml.YAMLError: the document has more than `MOST_BYTES`, is not YAML, nests deeper than `MAX_DEPTH`, has an
+            alias inside the node that the alias names, more than `MOST_REPEATED` values repeated by aliases, a number
+            of more than 18 digits as a key, or a value that does not fit its tag, such as a date that does not exist.
     """
     return _load(text, _TextLoader if as_texts else _RepeatingLoader if allow_repeated_keys else _SafeLoader)
 
 
 def find_entry_lines(text: str | bytes, name: str) -> list[int]:
-    """Return the line of each entry of the list that a document has under a name; none where there is no such list.
+    """Return the line number of each entry of the list under a top-level key; none if there is no such list.
 
     Raises:
         yaml.YAMLError: see `parse_yaml`.
@@ -185,11 +184,11 @@ def find_entry_lines(text: str | bytes, name: str) -> list[int]:
 
 
 def find_equal_names(names: Iterable[str], unify: Callable[[str], str]) -> tuple[str, str] | None:
-    """Return two names of a mapping that mean the same, such as `min-age` and `min_age`; None where there are none.
+    """Return two names of a mapping that mean the same, such as `min-age` and `min_age`; None if there are none.
 
     Args:
         names: the names.
-        unify: the one spelling of a name.
+        unify: returns the same spelling for all names that mean the same.
     """
     known: dict[str, str] = {}
     for name in names:
@@ -211,7 +210,7 @@ def _load(text: str | bytes, loader: type[_SafeLoader | _TextLoader]) -> Any:
     except (ValueError, OverflowError) as error:
         raise yaml.YAMLError(str(error)) from None
     except (AttributeError, LookupError, TypeError) as error:
-        # `SafeConstructor` looks values up and takes them apart without a check: `!!bool x`, `!!int ""`.
+        # `SafeConstructor` does not check tagged values: `!!bool x` raises a KeyError, `!!int ""` an IndexError.
         raise yaml.YAMLError(f"a value is not one of its tag ({type(error).__name__}: {error})") from None
 
 
@@ -240,11 +239,11 @@ def read_given_file(
     Args:
         path: the file.
         what: its name in errors, such as `the policy`.
-        most: bytes that it may have.
+        most: largest accepted size in bytes.
         kind: class of the error.
 
     Raises:
-        StateError: of `kind`: it cannot be read, is a device or a pipe, or has more bytes.
+        StateError: of `kind`: the file cannot be read, is a device or a pipe, or is too large.
     """
     if "\0" in str(path):
         raise kind(f"{what} cannot be read: no file has such a name", where=Where(file=str(path)))

@@ -67,15 +67,15 @@ _GIB = 1 << 30
 
 
 def require_memory(size: int, file: str, offset: int | None = None) -> None:
-    """Make sure that bytes of a file can be held.
+    """Check that the free memory can hold some bytes of a file.
 
     Args:
-        size: how many.
-        file: that they are in.
-        offset: where they begin.
+        size: number of bytes.
+        file: the file, for errors.
+        offset: offset of the bytes in the file, for errors.
 
     Raises:
-        StorageError: they cannot.
+        StorageError: there is not so much free memory.
     """
     if size <= CHECKED_FROM:
         return
@@ -95,7 +95,7 @@ def measure_free_memory() -> int | None:
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="ascii").splitlines())
         limits.append(1024 * sum(int(lines[name].split()[0]) for name in ("MemAvailable", "SwapFree") if name in lines))
     if (_CGROUP / "memory.max").exists() and (most := (_CGROUP / "memory.max").read_text().strip()) != "max":
-        # The page cache counts as used, and is given back when memory is short.
+        # The kernel counts the page cache as used memory, but frees it when memory is short.
         stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
         used = int((_CGROUP / "memory.current").read_text()) - int(stat["inactive_file"])
         limits.append(int(most) - used)
@@ -341,12 +341,12 @@ def read_file(location: Location, *, most: int | None = None) -> bytes:
 
     Args:
         location: the file.
-        most: bytes that it may have; None stands for as many as there is memory for.
+        most: largest accepted size in bytes; None to accept any size that fits into memory.
 
     Raises:
-        FormatError: it has more.
+        FormatError: the file is larger than `most`.
         MissingFileError: no such file, or it is a device or a pipe.
-        StorageError: the storage fails, or there is not memory for it.
+        StorageError: the storage fails, or the file does not fit into memory.
     """
     if is_local(location):
         content = request(location, "read the file", lambda: _read_local(location, most))
@@ -479,7 +479,7 @@ def create_file(location: Location, *, replace: bool = False) -> Iterator[IO[byt
     """
     filesystem = location.filesystem
     if replace:
-        # The content of a local file with several names (hard links) must not change.
+        # Overwriting a local file would also change the other files that are hard links to it.
         if is_local(location):
             remove_file(location)
     elif request(location, "write the file", lambda: _find_type(location) is not None, writes=True):
@@ -592,9 +592,9 @@ def can_copy_inside(source: Location, target: Location) -> bool:
 
 
 def copy_inside(source: Location, target: Location, size: int) -> None:
-    """Copy a file inside one storage, which does it by itself; a file at the target is replaced.
+    """Let a storage copy a file by itself; a file at the target is replaced.
 
-    Where the storage refuses, which is logged, the bytes pass through this process.
+    If the storage refuses, this logs a warning and copies the bytes through this process.
 
     Args:
         source: the file.

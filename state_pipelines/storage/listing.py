@@ -46,7 +46,7 @@ WAITING = 8
 _LAST = "\U0010ffff"
 """The last name of all."""
 
-# Flink names most of its files by random UUIDs.
+# Ranges inside a directory begin at these digits: Flink names most files by random UUIDs.
 _CUTS = "2468ace"
 
 
@@ -74,7 +74,7 @@ class _Range:
 
 
 def parse_times_fast(filesystem: AbstractFileSystem) -> None:
-    """Have a new file system of s3fs parse times of answers without dateutil, which takes two thirds of a listing."""
+    """Make a new s3fs file system parse times without dateutil, which takes two thirds of the time of a listing."""
     from aiobotocore.session import AioSession
 
     if filesystem.session is None:
@@ -164,7 +164,7 @@ class _Lister:
             start = page.next
 
     def plan_ranges(self, after: str) -> list[_Range]:
-        """Cut the names after one into ranges that can be listed at the same time: at directories, and inside them."""
+        """Divide the names after `after` into ranges to list in parallel; they begin at directories or inside them."""
         prefix = self._prefix
         directories: list[str] = []
         while True:

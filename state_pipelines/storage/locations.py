@@ -48,7 +48,7 @@ class Reach(Protocol):
     """The directories in which a file may be."""
 
     def require(self, path: str, descriptor: int) -> None:
-        """Refuse an open local file that is in none of them; `path` is that by which it was opened."""
+        """Refuse an open local file outside these directories; `path` is the path by which it was opened."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Location:
 
 
 def is_local(location: Location) -> bool:
-    """Whether a location lies on this machine."""
+    """Return whether a location is on this machine."""
     return isinstance(location.filesystem, LocalFileSystem)
 
 
@@ -128,7 +128,7 @@ def cut_directory(path: str) -> str:
 
 
 def is_below(path: str, directory: str) -> bool:
-    """Return whether a path is that of a directory or of something below it; both are in one form."""
+    """Return whether a path is `directory` or below it, by their texts; symbolic links are not followed."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
@@ -141,10 +141,10 @@ _Result = TypeVar("_Result")
 
 
 class Threads(ThreadPoolExecutor):
-    """A pool of threads; each work has the context variables of the caller, as of `scoped_storage_options`."""
+    """A pool of threads that run calls with the caller's context variables, such as `scoped_storage_options` sets."""
 
     def submit(self, work: Callable[..., _Result], /, *args: Any, **others: Any) -> Future[_Result]:
-        """Begin a work, in the context of the caller."""
+        """Start a call in the context of the caller."""
         return super().submit(copy_context().run, work, *args, **others)
 
 
@@ -152,14 +152,14 @@ _SHORTEST = 6
 """Characters of the shortest text that is hidden; shorter ones are found in too many words."""
 
 _FRAGMENT = re.compile(r"[^\s;,:@/?&=\"'<>\\]+")
-# An address without a user, a query or a blank: people need it to see which server does not answer.
+# Addresses without user, query and blanks are not hidden: they show users which server does not respond.
 _ADDRESS = re.compile(
     r"(?:[a-z][a-z0-9+.-]*://)?(?:[\w.-]+|\[[0-9a-f:.]+\])(?P<port>:[0-9]{1,5})?(?P<path>/[\w./-]*)?", re.IGNORECASE
 )
 _ADDRESS_NAME = re.compile(r"url|uri|endpoint|host|proxy|proxies", re.IGNORECASE)
 _AUTHENTICATION_NAME = re.compile(r"(?<![^\W_])(?:auth|cookies?|headers?)(?![^\W_])", re.IGNORECASE)
 _CONNECTION_NAME = re.compile(r"connection_?string", re.IGNORECASE)
-# Ways of authentication of gcsfs (`GCSFileSystem.token`), which are no tokens, and names of files with credentials.
+# Values of the gcsfs option `token` that are no secrets: authentication methods, and names of credential files.
 _NO_TOKEN = re.compile(r"anon|browser|cache|cloud|google_default|.*\.json", re.IGNORECASE)
 # Fields of Azure's connection strings that are not secret if their values have the usual syntax.
 _PLAIN_FIELD = re.compile(
@@ -171,22 +171,22 @@ _known: set[str] = set()
 
 
 def remember_secrets(options: Mapping[str, Any]) -> None:
-    """Hide the secrets of the options of a file system in all texts of clients from now on, in this process."""
+    """Let `hide_option_values` hide the secrets in the options of a file system in this process from now on."""
     _known.update(_find_secrets(options, is_secret=False, name=""))
 
 
 def hide_option_values(text: str, options: Mapping[str, Any] | None = None) -> str:
-    """Replace the secrets of storage options in a text of a client, in any case of letters.
+    """Replace the secrets of storage options in a message of a storage client, ignoring case.
 
-    Secrets are the values of options with names of secrets, connection strings, and addresses that contain anything
-    beside host, port and path; also the fragments of these between blanks and separators.
+    Secrets are the values of options with a secret's name, the values in connection strings, and addresses that have
+    more than host, port and path; also the fragments of all these between blanks and separators.
 
     Args:
-        text: what a client says.
-        options: options of the file system, besides those that are remembered.
+        text: the message.
+        options: options of the file system, besides those of `remember_secrets`.
     """
     secrets = _known.union(_find_secrets(options or {}, is_secret=False, name=""))
-    # Clients may quote them as URLs have them.
+    # A client's message may contain them percent-encoded, as in a URL.
     found = {each for secret in secrets if len(secret) >= _SHORTEST for each in (secret, quote(secret, safe=""))}
     if not found:
         return text
@@ -289,7 +289,7 @@ def _has_metadata_server() -> bool:
 
 @cache
 def _answers(server: str, minute: int) -> bool:
-    """Ask a metadata server, once a minute."""
+    """Return whether a metadata server responds; cached per minute."""
     timeout = os.environ.get("GCE_METADATA_TIMEOUT", "")
     connection = http.client.HTTPConnection(server, timeout=int(timeout) if timeout.isdigit() else 3)
     try:
@@ -328,7 +328,7 @@ def leave_retries_to_us(filesystem: AbstractFileSystem) -> None:
 
 
 def _limit_s3(filesystem: AbstractFileSystem) -> None:
-    """Stop s3fs and botocore from repeating a request five times each, a read five times five times."""
+    """Stop s3fs and botocore from repeating requests: each does so five times, and reads multiply to 25."""
     if getattr(filesystem, "retries", 1) == 1:
         return
     filesystem.retries = 1
@@ -490,7 +490,7 @@ _CREDENTIAL_CLASSES = frozenset(
         "TokenRetrievalError",
     }
 )
-# Error codes of S3 and Azure for each kind of refusal.
+# Error codes of S3 and Azure by kind of refusal: archived objects, credentials, region, encryption, conflicts.
 _ARCHIVED_CODES = frozenset({"BlobArchived", "InvalidObjectState"})
 _EXPIRED_CODES = frozenset({"ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired"})
 _REGION_CODES = frozenset(
@@ -511,7 +511,7 @@ _CONFLICT_CODES = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 """Conflicts with another request that may be over at once; any other conflict stays."""
 _CONFLICT_ATTEMPTS = 2
 
-# What clients raise for options that they do not take, some of them not before the first request. Their texts may quote
+# Exceptions of clients for options that they do not accept, some only at the first request. Their messages may quote
 # the options.
 _WRONG_OPTIONS = (AttributeError, KeyError, TypeError, ValueError)
 
@@ -542,7 +542,7 @@ def is_transient(error: BaseException) -> bool:
     if find_status(error) in _TRANSIENT_STATUS or code.removeprefix(_ENCRYPTION_CODES) in _TRANSIENT_CODES:
         return True
     if _response(error) is not None:
-        # The storage has responded. s3fs gives all responses that it does not know the same errno, which says nothing.
+        # The storage has responded: its code counts, not the errno, which s3fs sets to one value for all unknown codes.
         return code in _CONFLICT_CODES
     if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO:
         return True
@@ -553,7 +553,7 @@ def request(location: Location, operation: str, call: Callable[[], Result], *, w
     """Send a request to a storage; transient faults are tried again with growing waits.
 
     Args:
-        location: what it concerns.
+        location: the file or directory that the request is about.
         operation: a verb with its object, for errors, such as `read the file`.
         call: sends the request; it can be called again after a fault.
         writes: the request changes the storage.
@@ -616,7 +616,7 @@ def _refuse_options(location: Location, operation: str, error: BaseException) ->
 def translate(
     location: Location, operation: str, error: BaseException, *, attempts: int = 1, writes: bool = False
 ) -> StateError:
-    """Make the error that a user sees of a fault of a storage."""
+    """Convert an exception of a storage client to the error that users see."""
     where = Where(file=str(location))
     if isinstance(error, StateError):
         return error
@@ -648,9 +648,9 @@ def translate(
 
 
 def _explain_refusal(error: BaseException) -> tuple[str, str] | None:
-    """Name what a storage refuses, and what to do; None for other faults.
+    """Return what is wrong and a hint if a storage refuses a request; None for other faults.
 
-    A refusal says nothing of the file, which may be whole.
+    A refusal does not mean that the file is missing or damaged.
     """
     code, status = _code(error), find_status(error)
     if code in _ARCHIVED_CODES:
@@ -674,7 +674,7 @@ def _explain_refusal(error: BaseException) -> tuple[str, str] | None:
 
 
 def _find_region(error: BaseException) -> str:
-    """The region of the bucket as S3 names it in its answer; empty where it does not."""
+    """Return the region of the bucket that the response of S3 names; empty if it names none."""
     response = _response(error)
     if not isinstance(response, dict):
         return ""
@@ -694,12 +694,12 @@ def _explain_at(location: Location, error: BaseException) -> str:
 def explain(
     error: BaseException, options: Mapping[str, Any] | None = None, urls: Mapping[str, str] | None = None
 ) -> str:
-    """The reason of a fault in a few lines, without secrets; clients may tell about every attempt and every package.
+    """Return the reason of a fault, shortened and without secrets; clients may list every attempt and package.
 
     Args:
         error: the fault.
-        options: of the file system, besides those that are remembered (`locations.remember_secrets`).
-        urls: URLs that the reason may quote, and what is shown of them.
+        options: of the file system, besides those of `locations.remember_secrets`.
+        urls: URLs that the reason may quote, each with the text to show in its place.
     """
     text = str(error)
     if isinstance(error, OSError) and error.errno and error.strerror and not error.filename:
@@ -717,7 +717,7 @@ def _is_about_credentials(error: BaseException) -> bool:
 
 
 def _response(error: BaseException) -> object:
-    # s3fs keeps the error of botocore as the cause of the one it raises, or as what it was handling.
+    # The error of botocore, which has the response, is the cause or the context of the error that s3fs raises.
     for each in (error, error.__cause__, error.__context__):
         response = getattr(each, "response", None)
         if response is not None:

@@ -151,7 +151,7 @@ class _RangeRequests:
 
     @property
     def size(self) -> int:
-        """Bytes that have come."""
+        """Number of bytes received so far."""
         return sum(map(len, self._found.values()))
 
     @property
@@ -160,16 +160,16 @@ class _RangeRequests:
         return self.size < self._bounds[-1] - self._bounds[0]
 
     def fetch(self, in_flight: int) -> None:
-        """Send the requests whose bytes are not there completely."""
+        """Send the requests of which not all bytes have been received."""
         missing = [number for number in range(len(self._bounds) - 1) if self._is_missing(number)]
-        # `request` counts one of them.
+        # `request`, which calls this, counts one of the requests itself.
         add_requests(len(missing) - 1)
         if len(self._bounds) == 2:
             self._found[0] = _read_at_once(self._location, self._bounds[0], self._bounds[1])
             return
         starts, ends = ([self._bounds[number + side] for number in missing] for side in (0, 1))
         paths = [self._location.path] * len(missing)
-        # Errors are results, so that what has come is kept.
+        # With `on_error="return"` the results of other requests are kept if one fails.
         results = self._location.filesystem.cat_ranges(paths, starts, ends, batch_size=in_flight, on_error="return")
         failure: BaseException | None = None
         for number, result in zip(missing, results, strict=True):
@@ -181,10 +181,10 @@ class _RangeRequests:
             raise failure
 
     def require_no_more(self) -> None:
-        """Refuse answers that are longer than their ranges: they begin at another offset.
+        """Refuse responses longer than the requested range: a server that ignores ranges sends the file from its start.
 
         Raises:
-            StorageError: the server has sent another part of the file.
+            StorageError: a response is too long.
         """
         for number, found in self._found.items():
             wanted = self._bounds[number + 1] - self._bounds[number]
@@ -251,7 +251,7 @@ class Budget:
     """Limit for the memory of all readers of this process that read ahead.
 
     Attributes:
-        held: bytes that are taken now.
+        held: bytes reserved now.
         most: largest `held` so far.
     """
 
@@ -259,14 +259,14 @@ class Budget:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all that was taken, as a fork must forget what its parent reads."""
+        """Reset the counts; a forked process does so, since its parent's reads are not its own."""
         self.held = self.most = 0
         self._lock = Lock()
 
     def take(self, size: int, *, needed: bool) -> bool:
-        """Take `size` bytes where that is within the bound, or where they are needed; return whether they were taken.
+        """Reserve `size` bytes if the limit allows it or they are `needed`; return whether they were reserved.
 
-        Bytes are needed for the next item of a reader: each reader may hold one item, whatever the others hold.
+        They are needed for the next item of a reader: each reader may hold one item, whatever the others hold.
         """
         limit = read_setting(MEMORY_VARIABLE, MEMORY) << 20
         with self._lock:
@@ -277,7 +277,7 @@ class Budget:
             return True
 
     def give_back(self, size: int) -> None:
-        """Give bytes back that were taken."""
+        """Release bytes reserved by `take`."""
         with self._lock:
             self.held -= size
 
@@ -291,14 +291,15 @@ os.register_at_fork(after_in_child=BUDGET.clear)
 def read_ahead(
     items: Iterable[Item], read: Callable[[Item], Result], location: Location | None, size: Callable[[Item], int]
 ) -> Generator[tuple[Item, Result], None, None]:
-    """Read items in their order, on a storage that is not local some of them ahead.
+    """Read items in order; on a remote storage, read the next items ahead.
 
-    The number of requests in flight begins with `FIRST_REQUESTS`, of `REQUEST_SIZE` bytes each, and doubles up to that
-    of the settings, so that who stops early has not read much. Items are taken from `items` when there is room.
+    The number of requests in flight, of `REQUEST_SIZE` bytes each, starts at `FIRST_REQUESTS` and doubles with every
+    item up to the configured number. So a caller that stops early has read little. Items are taken from `items` only
+    when there is room for them.
 
     Args:
-        items: what is read; none of them is None.
-        read: reads one item; called by threads. Its errors are raised where its result would be given.
+        items: the items; none of them is None.
+        read: reads one item; called by threads. An error is raised when it is the item's turn.
         location: of the file; None where there is no file.
         size: bytes of memory that the result of an item takes.
 
@@ -342,7 +343,7 @@ def read_ahead(
 
 
 def do_together(works: Sequence[Callable[[], Result]], location: Location | None, most: int = WAITING) -> list[Result]:
-    """Call functions that wait for a storage at the same time; for local files, one after the other.
+    """Call functions that wait for a storage in parallel; for local files, call them one after the other.
 
     Args:
         works: the functions.
@@ -376,14 +377,14 @@ def attempt_together(works: Sequence[Callable[[], Result]], location: Location |
 def scan_ahead(
     items: Iterable[Item], scan: Callable[[Item], Iterator[Result]], location: Location | None, size: int
 ) -> Generator[tuple[Item, Iterator[Result]], None, None]:
-    """Scan items one after the other; on a storage that is not local the scans of the next ones have begun already.
+    """Scan items one after the other; on a remote storage, start the scans of the next items ahead.
 
-    Reading ahead does not help at the start of a scan, which waits for the storage. A started scan holds its first
-    result in memory, and the bytes that it reads ahead.
+    A scan that reads ahead still waits for the storage at its start; this hides that wait. A started scan holds its
+    first result in memory, and the bytes that it reads ahead.
 
     Args:
         items: what is scanned, such as files.
-        scan: gives the results of an item; begun by a thread. Its errors are raised where its first result is taken.
+        scan: yields the results of an item; started by a thread. Errors of the start are raised with the first result.
         location: of the items; None where there is no file.
         size: bytes of an item, about.
 
@@ -403,7 +404,7 @@ def scan_ahead(
     pool = _start_threads(count + 1)
     try:
         while True:
-            # One more for the item whose results are yielded next.
+            # `count` scans ahead, and the one whose results are yielded next.
             for item in islice(rest, count + 1 - len(begun)):
                 results = scan(item)
                 begun.append((item, results, pool.submit(next, results, _END)))
@@ -423,7 +424,7 @@ def _start_threads(count: int) -> Threads:
 
 
 def _end(pool: Threads, futures: Sequence[Future[Any]]) -> None:
-    """End the threads of a generator once the works that have begun are done.
+    """Shut down the threads of a generator after the calls in progress.
 
     The threads are not joined. A generator in a reference cycle may be ended by the garbage collection of a thread that
     is just starting; joining would wait for a lock that this thread holds.
@@ -436,8 +437,8 @@ def begin_together(scans: Sequence[Iterator[Result]], location: Location | None)
     """Start several scans at the same time, for a caller that takes results of all of them in turn, such as a merge.
 
     Args:
-        scans: the scans, each of which holds its first result afterwards.
-        location: of what they read; None where there is no file. On this machine nothing is begun.
+        scans: the scans; each holds its first result once it is started.
+        location: of the files that they read; None without files. Scans of local files are not started here.
     """
     if location is None or is_local(location):
         return list(scans)
@@ -508,7 +509,7 @@ def write_copies(directory: Path) -> Iterator[None]:
 
 
 def link_copy(file: Path, directory: Path, url: str) -> None:
-    """Make a local file the copy of an uploaded one; linked, or copied from another disk.
+    """Add a local file to a directory of copies, as the copy of an uploaded file: by link, or copied between disks.
 
     Raises:
         OSError: the disk refuses.
@@ -525,7 +526,7 @@ def find_copy(directory: Path, url: str, size: int, *, verify: bool = True) -> P
         directory: of the copies.
         url: of the file.
         size: of the file, in bytes.
-        verify: read the copy and compare the checksum; without, the size counts alone.
+        verify: read the copy and compare the checksum; otherwise compare only the size.
     """
     linked = directory / _name_copy(url)
     for path in (linked, *directory.glob(f"{linked.name}.*")):
@@ -538,7 +539,7 @@ def find_copy(directory: Path, url: str, size: int, *, verify: bool = True) -> P
 
 
 def take_copy(copy: Path, directory: Path) -> None:
-    """Have a copy in another directory too; linked, or copied from another disk.
+    """Add a copy to another directory of copies as well: by link, or copied between disks.
 
     Raises:
         OSError: the disk refuses.
@@ -547,7 +548,7 @@ def take_copy(copy: Path, directory: Path) -> None:
 
 
 def remove_other_copies(directory: Path, urls: Iterable[str]) -> None:
-    """Remove all files of a directory that are not copies of some files."""
+    """Remove all files from a directory of copies but the copies of the files at `urls`."""
     names = set(map(_name_copy, urls))
     for path in directory.iterdir():
         if path.stem not in names or path.suffix == _PARTIAL:

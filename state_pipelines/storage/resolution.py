@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 VARIABLE = "STATE_PIPELINES_STORAGE_OPTIONS"
 """Environment variable with storage options for the whole process: a file, or the options themselves (YAML, JSON)."""
 
-# Spellings of one storage.
+# Schemes that name the same storage, with the one that `canonicalize` uses; empty for local paths.
 _CANONICAL = {
     "s3a": "s3",
     "s3n": "s3",
@@ -146,15 +146,15 @@ def scoped_storage_options(options: Mapping[str, Mapping[str, Any]], *, processe
 
 
 def list_storage_options() -> dict[str, dict[str, Any]]:
-    """List the options that hold here by root, as they were given: for `use_storage_options` in another process."""
+    """Return the options in force here by root, as the user gave them, for `use_storage_options` in another process."""
     return _from_environment(os.environ.get(VARIABLE, "")) | _registered | dict(_scoped.get() or {})
 
 
 def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
-    """Load options from a YAML or JSON file, or from such a text itself.
+    """Load options from a YAML or JSON file, or from YAML or JSON text.
 
-    Text with a brace, a line break, a colon before a blank or at the end of it is not the name of a file. It may hold
-    secrets, so errors do not quote it.
+    A text with a brace, a line break, or a colon at its end or before a blank is taken for options, not for the name
+    of a file. It may contain secrets, so errors do not quote it.
 
     Raises:
         UsageError: there is no such file, or it does not hold options by root.
@@ -163,7 +163,7 @@ def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
     try:
         loaded = parse_yaml(text if where.file is None else _read_options(text))
     except RepeatedKeyError as error:
-        # The key may be a secret in the wrong line.
+        # The message does not quote the key: it may be a secret, written in the wrong line.
         first, second = error.lines
         what = f"the storage options contradict themselves: a key is there twice, in lines {first} and {second}"
         raise UsageError(what, where=where) from None
@@ -226,7 +226,7 @@ def _check(options: object, what: str, where: Where | None = None) -> dict[str, 
 
 
 def canonicalize(path: str) -> str:
-    """Make equal what names one directory: `s3a://b/c/`, `s3://b/c`; `file:/a`, `/a`."""
+    """Return one spelling for all paths of a directory: `s3://b/c` for `s3a://b/c/`, `/a` for `file:/a`."""
     path = complete_scheme(path)
     scheme, separator, rest = path.partition("://")
     if not separator:
@@ -417,7 +417,7 @@ def find_scheme(path: str) -> str:
 
 
 def normalize(path: str) -> str:
-    """A path or URL in the form that fsspec understands: two slashes after a scheme, the scheme one of its own."""
+    """Return a path or URL as fsspec accepts it: two slashes after the scheme, and a scheme that fsspec knows."""
     scheme, separator, rest = complete_scheme(path).partition("://")
     if scheme == "file" and rest.startswith("localhost/"):
         rest = rest.removeprefix("localhost")
@@ -818,7 +818,7 @@ def _find_file(path: str, directory: Location, path_mapping: PathMapping, *, rel
 
 @lru_cache(maxsize=256)
 def _find_directory(above: str, directory: Location, path_mapping: PathMapping) -> Location:
-    """The directory of files that have plain names."""
+    """Return the directory at the path `above`; cached, for files in it whose names are plain."""
     return parent(_find(f"{above}/file", directory, path_mapping))
 
 
@@ -863,7 +863,7 @@ def _require_file(location: Location, directory: Location, path_mapping: PathMap
             real = os.path.realpath(path)
             kind = Path(path).stat().st_mode
     except (OSError, ValueError):
-        # The file is missing, which is reported when it is read, if its path is allowed at all.
+        # A missing file is reported when it is read; here only its path is checked.
         kind = stat.S_IFREG
     _require_local(real, directory, path_mapping)
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
@@ -895,7 +895,7 @@ def _require_below(path: str, own: str | None, roots: Iterable[str], *, is_refus
 
 
 def _is_own(path: str, own: str) -> bool:
-    """Return whether a file belongs to the snapshot in the directory `own`, or to its job or the jobs beside it."""
+    """Return whether a file is in the snapshot directory `own`, or belongs to its job or to another job beside that."""
     if is_below(path, own):
         return True
     job, _, name = own.rpartition("/")

@@ -181,7 +181,7 @@ class SnapshotEntry:
     """A snapshot in a listing; nothing of it has been read.
 
     Attributes:
-        location: where it lies.
+        location: directory and `_metadata` file.
         size: bytes of its `_metadata`.
         modified: when `_metadata` was written, None when the storage does not say.
     """
@@ -194,9 +194,8 @@ class SnapshotEntry:
 def find_snapshots(root: Location, *, skip: Collection[str] = (), depth: int = 4) -> Iterator[SnapshotEntry]:
     """Find every directory with a `_metadata` file at or below `root`, in the order of names; none inside another one.
 
-    On S3 this is one recursive listing, of which `shared`, `taskowned` and the rest of each snapshot are left out where
-    they are longer than a page; on other storages that are not local, the directories of a level are listed
-    `LIST_THREADS` at a time.
+    On S3 this is one recursive listing; it skips `shared`, `taskowned` and the rest of each snapshot if they have more
+    objects than a page. On other remote storages the directories of a level are listed `LIST_THREADS` at a time.
 
     Args:
         root: where to start; it need not exist.
@@ -304,7 +303,7 @@ def _is_inside(directory: str, other: str) -> bool:
 
 
 def _is_settled(directory: str, key: str) -> bool:
-    """Return whether no directory above one can have a `_metadata` that comes after `key` in the order of names."""
+    """Return whether the listing has passed the name of `_metadata` in all directories above `directory`."""
     above = directory
     while above:
         above = above.rpartition("/")[0]
@@ -321,10 +320,11 @@ _PAUSE = 0.1
 
 
 def is_removed(directory: Location) -> bool:
-    """Return whether a snapshot, of which a file is missing, is gone as a whole.
+    """Return whether a snapshot, of which a file is missing, has been deleted as a whole.
 
-    Flink deletes shared files and `_metadata` side by side (`SharedStateRegistry.unregisterUnusedState`,
-    `CheckpointsCleaner`). Where a newer checkpoint has just been completed, this waits up to two seconds for the end.
+    Flink deletes shared files and `_metadata` concurrently (`SharedStateRegistry.unregisterUnusedState`,
+    `CheckpointsCleaner`). So if a newer checkpoint has just been completed, this waits up to two seconds for Flink to
+    delete `_metadata` too.
 
     Args:
         directory: of the snapshot.
@@ -334,7 +334,7 @@ def is_removed(directory: Location) -> bool:
     """
     metadata = join(directory, METADATA_FILE)
     if not exists(metadata):
-        # A snapshot that is not published yet, and is being read for its proof, has not been removed.
+        # A snapshot that is read for its proof before it is published has only a pending `_metadata`.
         return not exists(join(directory, f"{METADATA_FILE}.pending"))
     if not _is_just_replaced(directory):
         return False
@@ -371,12 +371,12 @@ _UNLOCKED_SECONDS = 3600
 
 @contextmanager
 def open_local_scratch() -> Iterator[Path]:
-    """Make a directory for temporary files of this machine, below `TMPDIR`; it is removed at the end.
+    """Create a local directory for temporary files below `TMPDIR`; it is removed at the end of the block.
 
-    Those that processes have left that were killed are removed first.
+    Such directories that killed processes have left are removed first.
 
     Raises:
-        StorageError: this machine does not let the directory be made, or files be written in the block.
+        StorageError: the directory cannot be created, or writing a file in the block has failed.
     """
     with translating(resolve(tempfile.gettempdir()), "write temporary files", writes=True):
         _remove_abandoned(Path(tempfile.gettempdir()))
@@ -385,7 +385,7 @@ def open_local_scratch() -> Iterator[Path]:
             lock = os.open(directory / _PENDING_LOCK, os.O_CREAT | os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                # Only now: other processes take a directory whose lock file is not locked for one that is left over.
+                # Renamed only once it is locked: other processes remove directories whose lock file is not locked.
                 (directory / _PENDING_LOCK).rename(directory / _LOCK)
                 yield directory
             finally:
@@ -398,7 +398,7 @@ def _remove(directory: Path) -> None:
     try:
         shutil.rmtree(directory, ignore_errors=True)
     finally:
-        # Once more, after an interrupt or a call that has failed; what stays goes with a later command.
+        # Try again if an interrupt or an error has left something; a later command removes the rest.
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -422,7 +422,7 @@ def _remove_abandoned(parent: Path) -> None:
 
 def name_scratch(target: Location, directory: str | None = None) -> Location:
     """Name a new directory for temporary files, beside `target` or in `directory`; nothing is created."""
-    # By this form of name, retention recognizes what a process that was killed has left.
+    # Retention recognizes directories that killed processes have left by such names.
     return join(parent(target) if directory is None else resolve(directory), f".{target.name}-{uuid.uuid4()}")
 
 
@@ -476,7 +476,7 @@ def _remove_scratch(scratch: Location) -> None:
     try:
         remove_directory(scratch)
     except StateError:
-        # Once more: one call may have failed that would not fail again.
+        # Try again: the error may have been a temporary one.
         remove_directory(scratch)
     except BaseException:
         remove_directory(scratch)
@@ -484,7 +484,7 @@ def _remove_scratch(scratch: Location) -> None:
 
 
 def can_link(source: Location, directory: Location) -> bool:
-    """Whether a file can have a second name in a directory, which need not be there yet: both lie on one local volume.
+    """Return whether a file can be hard-linked into a directory, existing or not: both are on the same local volume.
 
     Raises:
         MissingFileError: no such file.
@@ -528,7 +528,7 @@ def link_file(source: Location, target: Location) -> None:
 MANIFEST_VERSION = 1
 """Version of the format that is written; a reader refuses a later one."""
 
-# A million files.
+# Enough for a million files.
 _LARGEST = 256 << 20
 
 
@@ -679,7 +679,7 @@ class SnapshotWriter:
         """Take the target directory."""
         try:
             request(self.target, "create the directory", self._enter, writes=True)
-            # By its name, retention recognizes the files of a writer that was killed.
+            # Retention recognizes the target of a killed writer by the name of this file.
             replace_file(self._pending, self._token)
             self._marked = True
             self._refuse_published()
@@ -709,7 +709,7 @@ class SnapshotWriter:
             self._refuse_published()
             return
         if token != self._token:
-            # The files there belong to another writer and stay.
+            # Not taken any more, so that leaving the block does not remove the other writer's files.
             self._taken = False
             if len(token) < len(self._token):
                 raise StorageError(
@@ -776,13 +776,13 @@ class SnapshotWriter:
                 raise _target_exists(self.target)
             request(location, "publish the snapshot", self._rename, writes=True)
         else:
-            # An object is there as a whole or not at all.
+            # No pending file and rename: an object store shows an object only once it is complete.
             try:
                 self.write_file(METADATA_FILE, metadata)
             except TargetExistsError:
                 raise _target_exists(self.target) from None
             self.published = True
-            # The snapshot is complete; retention recognizes the rest by its name.
+            # The snapshot is complete; if this fails, retention recognizes the leftover file by its name.
             with suppress(StateError):
                 remove_file(self._pending)
         self.published = True
@@ -800,7 +800,7 @@ class SnapshotWriter:
     def _remove(self) -> None:
         filesystem = self.target.filesystem
         if exists(self.locate(METADATA_FILE)):
-            # Somebody else published here; what is below may be theirs.
+            # Another writer has published here, and the files may be its files.
             return
         listed = None if has_directories(filesystem) else self._list_written()
         with suppress(FileNotFoundError):
@@ -817,17 +817,17 @@ class SnapshotWriter:
             return set()
 
     def _remove_unlisted(self, listed: Collection[str]) -> None:
-        """Remove files that the storage has not listed, as stores do whose listings come late.
+        """Remove written files that are missing in the listing, because the listings of some stores are not up to date.
 
         Raises:
-            StorageError: there were such files, so that files of other processes may be left.
+            StorageError: there were such files, so that unlisted files of other processes may be left.
         """
         unlisted = self.written.difference(listed)
         if not unlisted and (not self._marked or self._pending.name in listed):
             return
         for name in unlisted:
             remove_file(self.locate(name))
-        # Retention recognizes the rest by this file.
+        # Retention recognizes a directory with leftover files by this file.
         replace_file(self._pending, self._token)
         raise StorageError(
             "the storage does not list all that was written, so that some of it may stay",
@@ -843,8 +843,8 @@ def require_free(target: Location) -> bool:
         Whether the target is there: an empty directory.
 
     Raises:
-        TargetExistsError: it is a file, or a directory that is not empty. The error says where its files are those of
-            a writer that was killed.
+        TargetExistsError: it is a file, or a directory that is not empty. The error says if its files were left by a
+            killed writer.
         StorageError: the storage refuses.
     """
     if not exists(target):
@@ -863,11 +863,11 @@ def require_free(target: Location) -> bool:
 
 
 def discard_partial(target: Location) -> int:
-    """Remove what a writer that was killed has left: the files in `target`, and its scratch directories beside it.
+    """Remove what a killed writer has left: the files in `target`, and its scratch directories beside `target`.
 
-    A directory is recognized by the file that `SnapshotWriter` creates first and renames last. Nothing is removed
-    where that is missing, or anything else is inside that no writer creates: `_metadata`, a directory, a file of
-    another name. Then scratch directories stay too: they may be those of a Spark write that has not reached its target.
+    Such a target has the file that `SnapshotWriter` creates first and renames last. If that file is missing, or the
+    directory has something that no writer leaves (`_metadata`, a directory, a file of another name), nothing is
+    removed. The scratch directories stay then too: they may be those of a Spark write that has not reached its target.
 
     Returns:
         Number of files and directories that were removed.

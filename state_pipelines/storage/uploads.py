@@ -53,7 +53,7 @@ class FileRange:
         return self.end - self.start
 
     def cut(self, start: int, end: int) -> FileRange:
-        """Return a range inside this one; positions count from its first byte."""
+        """Return a range inside this one; `start` and `end` are relative to the start of this range."""
         return FileRange(self.location, self.start + start, self.start + end)
 
 
@@ -75,9 +75,9 @@ def warn_of_refusal(source: Location, reason: str) -> None:
 
 
 class PartUpload(ABC):
-    """A new object in parts; it does not exist before the block is left without error.
+    """Upload of a new object in parts; the object exists only after the block has ended without an error.
 
-    Every request is repeated by the rule of `locations.request`. A failed upload is given up.
+    Failed requests are repeated as `locations.request` does. If the block ends with an error, the upload is aborted.
 
     Attributes:
         size: bytes so far.
@@ -98,8 +98,8 @@ class PartUpload(ABC):
         """Send the next part.
 
         Args:
-            size: its bytes.
-            read: gives them; called by another thread.
+            size: number of its bytes.
+            read: returns the bytes; called by another thread.
         """
         number = self._add(size)
         if len(self._waiting) >= _SENT_IN_FLIGHT:
@@ -179,11 +179,11 @@ _METADATA = {"is_directory": "false"}
 
 
 class AzureUpload(PartUpload):
-    """A new blob of blocks. The service drops the blocks of an upload that is given up after a week."""
+    """Upload of a blob in blocks. The service deletes the blocks of an aborted upload after a week."""
 
     def __init__(self, location: Location) -> None:
         super().__init__(location)
-        # Blocks that another attempt has left at the same blob have other names.
+        # A random name, so that blocks of an earlier attempt at the same blob are not used.
         self._name = uuid4().hex
 
     def _begin(self) -> None:
@@ -226,10 +226,10 @@ class AzureUpload(PartUpload):
 
 
 def copy_blob(source: Location, target: Location) -> None:
-    """Let Azure copy a whole file, and wait until it has; called by what repeats requests.
+    """Let Azure copy a whole file, and wait until it has; the caller repeats failed requests.
 
     Raises:
-        OSError: the service has given the copy up.
+        OSError: the service has failed or aborted the copy.
     """
     # Imported late: the package is certainly installed where such a file system exists.
     from azure.core.exceptions import ResourceExistsError
@@ -244,7 +244,7 @@ def copy_blob(source: Location, target: Location) -> None:
                 raise
             # An earlier attempt, whose response was lost, has started the copy.
             status, reason = "pending", None
-        # Inside one account it is mostly done by now, but need not be.
+        # Copies within one account are mostly complete at once, but that is not guaranteed.
         while status == "pending":
             await asyncio.sleep(_PAUSE)
             properties = await blob.get_blob_properties()
@@ -298,7 +298,7 @@ def _run(location: Location, call: Callable[[Any], Awaitable[Any]]) -> None:
 
 
 class S3Upload(PartUpload):
-    """A new object on S3, which keeps none of the parts of an upload that is given up."""
+    """Upload of an object to S3; aborting it deletes its parts."""
 
     def __init__(self, location: Location) -> None:
         super().__init__(location)
@@ -474,10 +474,10 @@ _UPLOADS_MANY_PARTS = 1000
 
 
 class Upload(io.BufferedIOBase):
-    """A file that is written once, from its beginning; it does not exist before the block is left without error.
+    """A file that is written once, from its beginning; it exists only after the block has ended without an error.
 
-    Small files are one request. Larger ones are sent in parts: to S3 several at a time, to other stores by the stream
-    of the file system, which repeats those that fail.
+    A small file is one request. Larger files are sent in parts: to S3 several at a time, to other stores by the stream
+    of the file system, which repeats failed requests.
     """
 
     def __init__(self, location: Location) -> None:
@@ -508,7 +508,7 @@ class Upload(io.BufferedIOBase):
         if self._parts is None and len(self._buffer) > ONE_REQUEST:
             self._begin()
         if self._parts is not None:
-            # Parts grow with the file, of which there can be 10,000.
+            # Parts grow with the file, because an upload can have at most 10,000.
             while len(self._buffer) >= (size := max(SENT_PART, self._parts.size // _UPLOADS_MANY_PARTS)):
                 self._send(size)
         return len(view)
@@ -558,7 +558,7 @@ class Upload(io.BufferedIOBase):
 
 
 def _discard(stream: IO[bytes]) -> None:
-    """Give up a stream: closing it would complete the file."""
+    """Abort the writing of a stream; closing it instead would complete the file."""
     if isinstance(stream, AbstractBufferedFile):
         with suppress(*client_errors(), NotImplementedError):
             stream.discard()

@@ -362,7 +362,7 @@ class Lookahead:
 
 
 def open_change_data(stream: StateStream, streams: KeptStreams) -> ChangeData:
-    """The data of a stream; of a compressed one the headers of the chunks are looked up, nothing is decoded.
+    """Open the data of a stream; of a compressed stream only the headers of the chunks are read.
 
     Args:
         stream: the stream.
@@ -433,7 +433,7 @@ def _read_i32(ahead: Lookahead, position: int) -> int:
 
 
 def _read_count(ahead: Lookahead, data: ChangeData, position: int, minimum: int) -> int:
-    """A count of things of at least `minimum` bytes each."""
+    """Read a count of items of at least `minimum` bytes each."""
     count = _read_i32(ahead, position)
     left = data.size - position - 4
     if left < 0 or count < 0 or count * minimum > left:
@@ -443,7 +443,7 @@ def _read_count(ahead: Lookahead, data: ChangeData, position: int, minimum: int)
 
 
 def _skip(ahead: Lookahead, data: ChangeData, position: int, count: int) -> int:
-    """The end of `count` changes."""
+    """Return the end offset of `count` changes that begin at `position`."""
     while count:
         held = ahead.take_held(position)
         skipped, after = skip_changes(held.ctypes.data, len(held), count)
@@ -584,7 +584,7 @@ class ChangeSet:
 
 @dataclass(frozen=True)
 class StatedSize:
-    """Size that a handle declares for its change sets, to be compared with the sets.
+    """Size that a handle declares for its change sets, to be compared with their actual size.
 
     Attributes:
         sets: indexes of its change sets in the log.
@@ -768,8 +768,8 @@ class ChangeLog:
     def _check_sizes(self, sizes: Sequence[int]) -> None:
         """Make sure that no change set of a handle is missing or has been replaced by another one.
 
-        Flink states the bytes of all changes without their lengths (`StateChangeSet.getSize`), the DataStream functions
-        of this package state the bytes of the stream.
+        Handles of Flink declare the bytes of all changes without their lengths (`StateChangeSet.getSize`); handles that
+        the DataStream functions of this package write declare the bytes of the stream.
         """
         for each in self.stated:
             found = sum(sizes[number] for number in each.sets)
@@ -900,7 +900,7 @@ def check_changelog_handle(handle: ChangelogStateBackendHandle, file: str) -> No
 
 
 def find_missing_changes(handle: ChangelogStateBackendHandle) -> Iterator[str]:
-    """Yield what contradicts itself in a handle and in the handles of its changes; no change is read."""
+    """Yield contradictions within a handle and within the handles of its changes; no change is read."""
     found = [problem for change in handle.non_materialized for problem in _find_own(change)]
     # Flink drops a base that has no key group of the handle (`IncrementalRemoteKeyedStateHandle.getIntersection`).
     found += [

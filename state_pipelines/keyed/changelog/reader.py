@@ -526,7 +526,7 @@ class ChangelogFile(KeyedFormat):
             yield replace(self, key_groups=KeyGroupRange(wanted.start + start, end - start))
 
     def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest:
-        """Digest the changes and the bytes of the bases; of bases without such a digest, the records."""
+        """Digest the changes and the bases: of a base its stored bytes, or its records if its format cannot do that."""
         total = digest_changes(self.log, key_groups)
         for base in self.bases:
             held = base.key_groups.intersect(key_groups)
@@ -583,7 +583,7 @@ class ChangelogFile(KeyedFormat):
 
     @contextmanager
     def placing(self, changes: Changes) -> Iterator[None]:
-        """Turn positions in the bytes of `changes` that errors name into positions in files."""
+        """Convert the offsets in errors raised in the block from offsets in `changes` to offsets in files."""
         try:
             yield
         except StateError as error:
@@ -594,7 +594,7 @@ class ChangelogFile(KeyedFormat):
     def _windows(
         self, state_ids: list[int], key_groups: KeyGroupRange, window: int
     ) -> Iterator[tuple[KeyGroupRange, dict[int, list[KeyedRecords]]]]:
-        """Key groups, one range after the other, and the records that the bases have of them."""
+        """Yield ranges of key groups, each with the records of the bases in these key groups."""
         groups = self._scan_bases(state_ids, key_groups)
         pending = next(groups, None)
         held: dict[int, list[KeyedRecords]] = {}

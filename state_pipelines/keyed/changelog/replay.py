@@ -193,7 +193,7 @@ def check_operations(changes: Changes, state_type: StateKind) -> None:
 
 
 def find_scopes(state: ChangedState, changes: Changes) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """(key and namespace of each change as records have them, where its payload starts)."""
+    """Return (key and namespace of each change in the layout of records, start of the payload after them)."""
     spans = measure(lay.Struct((*state.scope, ("rest", REST))), changes, HEAD, state)
     (key_starts, key_ends), (starts, ends) = span(spans.field(0)), span(spans.field(1))
     if not state.is_ambiguous:
@@ -252,7 +252,7 @@ def span(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
 
 
 def parents(lists: pa.Array) -> npt.NDArray[np.int64]:
-    """i64, the list that each element is in."""
+    """Return the index of the list that contains each element, i64."""
     return np.repeat(np.arange(len(lists)), pc.list_value_length(lists).to_numpy(zero_copy_only=False))
 
 
@@ -501,7 +501,7 @@ def _replay_timers(
     starts, ends = (np.concatenate(each) for each in zip(*spans, strict=True))
     rows = np.concatenate(order)
     elements = take_bytes(changes.data, starts, ends)
-    # Removed elements come first so far: restore the order of the log.
+    # The arrays have all removed elements before the added ones: restore the order of the log.
     in_order = pa.array(np.argsort(rows, kind="stable"))
     is_added = pa.array(np.arange(len(rows)) >= len(order[0]))
     values = pc.if_else(is_added, pa.scalar(b""), pa.scalar(None, pa.binary()))

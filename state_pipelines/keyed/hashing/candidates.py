@@ -72,16 +72,16 @@ class HashScheme:
 
     @property
     def how(self) -> How:
-        """The hash of fields that counts if nothing else is said."""
+        """Default hash of the fields in this scheme."""
         return PATTERNS[self.pattern].how if self.pattern in PATTERNS else How.HASH
 
     @property
     def null(self) -> int:
-        """The hash code of null."""
+        """Hash code of a null field in this scheme."""
         return PATTERNS[self.pattern].null if self.pattern in PATTERNS else 0
 
     def express(self, terms: Sequence[Field]) -> HashExpression:
-        """The expression over fields in this order."""
+        """Return the expression that joins the fields in this order."""
         if self.pattern in (JavaOperator.ADD, JavaOperator.XOR, _ALONE):
             term: Term = terms[0]
             for each in terms[1:]:
@@ -211,7 +211,7 @@ class Trial:
     codes: npt.NDArray[np.int32]
 
     def pick(self, orders: Orders) -> Orders:
-        """The orders that make sense for the scheme."""
+        """Return the orders worth trying: of a sum or XOR one per subset of fields, of a single field one per field."""
         if self.scheme.pattern == _ALONE:
             return orders.select(orders.sizes == 1)
         if self.scheme.mode in (SUM, XOR):
@@ -222,18 +222,18 @@ class Trial:
         return orders
 
     def express(self, orders: Orders, row: int) -> HashExpression:
-        """The expression of one order."""
+        """Return the expression for the order in a row of `orders`."""
         return self.scheme.express([self.terms[field] for field in orders.fields[row, : orders.sizes[row]].tolist()])
 
 
 def list_trials(
     node: tree.Serializer, occurrences: Sequence[pa.Array], hasher: Hasher, schemes: Sequence[HashScheme] = SCHEMES
 ) -> Iterator[Trial]:
-    """Schemes and variants for a class; those that cannot be distinguished on these keys come once.
+    """Yield the schemes to try for a class, each with its variants; of those with equal hashes on these keys only one.
 
     Args:
         node: serializer of the class.
-        occurrences: its objects in the keys, one array per position in the key.
+        occurrences: objects of the class in the keys, one array per position in the key.
         hasher: knows the classes of its fields.
         schemes: the schemes that are tried.
 
@@ -304,7 +304,7 @@ def _kind(node: tree.Serializer) -> BasicKind | None:
 def _field_matrix(
     node: tree.Serializer, occurrences: Sequence[pa.Array], hasher: Hasher, name: str, how: How, null: int
 ) -> HashCodes | None:
-    """i32[occurrences, keys]; None when the field has no such hash."""
+    """Compute the hash codes of a field, i32[occurrences, keys]; None if the field has no such hash."""
     rows = []
     for objects in occurrences:
         try:

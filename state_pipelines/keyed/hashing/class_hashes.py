@@ -528,7 +528,7 @@ class JavaOperator(StrEnum):
 
 
 class How(Enum):
-    """The choice among the possible hashes of a field."""
+    """The way a field is hashed (see the module's docstring)."""
 
     HASH = "hash"
     BIT = "bit"
@@ -604,7 +604,7 @@ PATTERNS = {
 
 @dataclass(frozen=True)
 class Field:
-    """A field; `how` is None when the pattern around it says."""
+    """A field in an expression; `how` is None if the enclosing pattern decides how it is hashed."""
 
     name: str
     how: How | None = None
@@ -612,14 +612,14 @@ class Field:
 
 @dataclass(frozen=True)
 class Number:
-    """A whole number."""
+    """A whole number in an expression."""
 
     value: int
 
 
 @dataclass(frozen=True)
 class JavaCall:
-    """A pattern."""
+    """A pattern with its arguments in an expression, such as `objects(a, b)`."""
 
     pattern: str
     arguments: tuple[Term, ...]
@@ -627,7 +627,7 @@ class JavaCall:
 
 @dataclass(frozen=True)
 class JavaOperation:
-    """`left operator right`; `~` and unary `-` have no left side."""
+    """An operation `left operator right` in an expression; `~` and unary `-` have no left side."""
 
     operator: JavaOperator
     left: Term | None
@@ -675,7 +675,7 @@ class HashExpression:
 
 
 def parse_hash_expression(text: str) -> HashExpression:
-    """Parse an expression; the module says what there is.
+    """Parse an expression; the module's docstring describes the language.
 
     Raises:
         UsageError: the text is not an expression.

@@ -281,7 +281,7 @@ class _Search:
         self.complete = True
         # Too few keys to prove even one candidate: candidates are only counted, to report how many keys are needed.
         self.hopeless = self._needs_more(len(keys))
-        # Spread over the keys, so that those of one key group do not come alone.
+        # A random sample, since adjacent keys are mostly of the same key group.
         chosen = np.random.default_rng(0).permutation(len(keys))[:_SCREENED]
         self.few = keys.take(pa.array(chosen))
         self.few_groups = key_groups[chosen]
@@ -405,7 +405,7 @@ class _Search:
         return sorted(near.items(), key=lambda each: -each[1])[:_NEAR]
 
     def _try_all(self, misses: int) -> Iterator[_Fit]:
-        """All candidates that give the key groups of the screened keys but for `misses`."""
+        """Yield all candidates that give the key groups of the screened keys, with at most `misses` exceptions."""
         names = list(self.unknown)
         target = max(names, key=lambda name: (len(field_nodes(self.unknown[name])), names.index(name)))
         others = [name for name in names if name != target]
@@ -495,7 +495,7 @@ class _Search:
             return
         objects, offset, scales = self._probe(target, others)
         if not objects:
-            # The hashes of the enclosing classes ignore this class.
+            # The chosen hashes of the enclosing classes do not use this class at all: test them as they are.
             self.candidates += 1
             missed = int((assign_key_groups(offset, self.max_parallelism) != self.few_groups).sum())
             if missed <= misses:
@@ -530,7 +530,7 @@ class _Search:
         if self.hopeless or not len(orders):
             return
         if trial.codes.shape[2] != rows:
-            # Objects inside lists: one order after the other.
+            # Objects inside lists, so that a key does not have exactly one: try one order after the other.
             self.candidates -= len(orders)
             texts = (trial.express(orders, row) for row in range(len(orders)))
             yield from self._try_slowly(target, others, misses, texts)
@@ -552,7 +552,7 @@ class _Search:
             try:
                 groups = assign_key_groups(self._codes(expressions, self.few), self.max_parallelism)
             except UsageError:
-                # A part of the class has no hash that is the same in every JVM.
+                # A field of the class has no hash that is the same in every JVM.
                 continue
             missed = int((groups != self.few_groups).sum())
             if missed <= misses:
@@ -565,7 +565,7 @@ def _visit(node: tree.Serializer, hasher: Hasher, array: pa.StructArray) -> Hash
         try:
             hasher.field_codes(node, array, name, How.HASH)
         except (UsageError, UnsupportedError):
-            # A field that no hash can take.
+            # A field without a known hash, or one that differs between JVMs, cannot contribute.
             continue
     return _zeros(array)
 

@@ -65,7 +65,7 @@ FLINK_TUPLES = "org.apache.flink.api.java.tuple."
 
 
 def class_name(node: tree.Serializer) -> str | None:
-    """The class whose `hashCode` may be of the user's making; None for those that Java, Scala or Flink define."""
+    """Return the class if its `hashCode` may be user code; None for classes of Java, Scala and Flink."""
     match node:
         case tree.Pojo(pojo_class=name) | tree.Avro(runtime_class=name) | tree.CaseClass(case_class=name):
             return name
@@ -79,7 +79,7 @@ def is_unknown(node: tree.Serializer) -> bool:
     """Whether the hash of the class must be found or given."""
     match node:
         case tree.Pojo() | tree.CaseClass():
-            # A case class of flink-scala-api has the hash of its release of Scala, which no snapshot names.
+            # The hash of a case class of flink-scala-api depends on the Scala release, which snapshots do not store.
             return True
         case tree.Avro():
             return not class_hashes.is_settled(node)
@@ -124,7 +124,7 @@ def field_nodes(node: tree.Serializer) -> dict[str, tree.Serializer]:
 
 
 def refuse_type(node: tree.Serializer) -> UsageError | UnsupportedError:
-    """Why values of `node` have no hash here."""
+    """Return the error for a type whose values cannot be hashed here."""
     is_array = isinstance(node, tree.GenericArray) or (
         isinstance(node, tree.Basic) and node.kind in (*COMPONENTS, tree.BasicKind.STRING_ARRAY)
     )
@@ -198,7 +198,7 @@ class Hasher:
     def hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
         """`hashCode()`, 0 for null."""
         codes = self._hash(node, array)
-        # A null is None, which is an object.
+        # A null option is Scala's `None`, an object whose hash is not 0.
         return codes if class_hashes.is_option(node) else without_nulls(codes, array)
 
     def _hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
