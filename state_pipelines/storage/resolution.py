@@ -48,7 +48,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from state_pipelines.errors import FormatError, OutOfReachError, StorageError, UsageError, Where
 from state_pipelines.redaction import redact, redact_path
-from state_pipelines.storage.documents import RepeatedKeyError, parse_yaml
+from state_pipelines.storage.documents import RepeatedKeyError, parse_yaml, read_given_text
 from state_pipelines.storage.listing import parse_times_fast
 from state_pipelines.storage.locations import SCHEMES as GOOGLE_SCHEMES
 from state_pipelines.storage.locations import (
@@ -161,7 +161,7 @@ def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
     """
     where = Where() if is_options_text(text) else Where(file=text)
     try:
-        loaded = parse_yaml(text if where.file is None else _read_options(text))
+        loaded = parse_yaml(text if where.file is None else read_given_text(text, "the storage options"))
     except RepeatedKeyError as error:
         # The message does not quote the key: it may be a secret, written in the wrong line.
         first, second = error.lines
@@ -176,13 +176,6 @@ def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
 def is_options_text(text: str) -> bool:
     """Return whether a text is storage options, not the name of a file that holds them."""
     return _OPTIONS_TEXT.search(text) is not None
-
-
-def _read_options(path: str) -> str:
-    # Imported late: reading a file of a storage takes its options.
-    from state_pipelines.storage.documents import read_given_text
-
-    return read_given_text(path, "the storage options")
 
 
 def find_storage_options(path: str) -> dict[str, Any]:
