@@ -363,8 +363,8 @@ class ClusterDemo:
         """
         if missing := explain_missing_jdk():
             raise UsageError(
-                f"the demo compiles the job of the example, and {missing}",
-                hint="Install a JDK, such as openjdk-17-jdk-headless; `state-pipelines demo` needs none",
+                f"`demo --cluster` compiles the job of the example, and {missing}",
+                hint="Install a JDK, such as openjdk-17-jdk-headless, or leave out --cluster, which alone needs it",
             )
         shutil.rmtree(self.directory, ignore_errors=True)
         self.directory.mkdir(parents=True)

@@ -251,7 +251,7 @@ _Groups = Annotated[tuple[_Names, ...], Items]
 
 
 class KeepRule(_PolicyModel):
-    """The snapshots of one job that stay: those that any of the options keeps."""
+    """The snapshots of one job that stay: those that any option keeps, by `operations.retention.decisions`."""
 
     last: _Number | None = None
     """The newest ones, or all."""
