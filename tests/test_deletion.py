@@ -174,6 +174,7 @@ class TestS3(DeletionSuite):
         bucket.filesystem.mkdir(bucket.path)
         return join(bucket, "root")
 
+    @pytest.mark.slow
     def test_many_files_go_with_one_request(self, root: Location, monkeypatch: pytest.MonkeyPatch) -> None:
         files = [write(join(root, str(number)), b"x") for number in range(20)]
         calls = []

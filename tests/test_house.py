@@ -6,6 +6,8 @@ import subprocess
 import tokenize
 import tomllib
 from collections import Counter
+from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from io import StringIO
 from pathlib import Path
@@ -18,7 +20,7 @@ from packaging.utils import canonicalize_name
 from state_pipelines import spark
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -134,17 +136,68 @@ def list_modules() -> dict[str, Path]:
     }
 
 
+@dataclass(frozen=True)
+class Syntax:
+    """What the tests ask of the syntax tree of a module, which is walked once.
+
+    Attributes:
+        imports: what it imports, in functions and for types too: of `from a import b` both `a` and `a.b`.
+        names: lines and names that it defines.
+        classes: names of all classes.
+        public_classes: names of the public classes of the module itself.
+        lines: number of lines of code: without blank lines, comments and docstrings.
+    """
+
+    imports: list[tuple[str, str]]
+    names: list[tuple[int, str]]
+    classes: list[str]
+    public_classes: list[str]
+    lines: int
+
+
+def read_syntax(text: str) -> Syntax:
+    tree = ast.parse(text)
+    imports: list[tuple[str, str]] = []
+    names: list[tuple[int, str]] = []
+    classes: list[str] = []
+    docstrings: list[ast.stmt] = []
+    code: set[int] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=aliases):
+                imports += [(each.name, each.name) for each in aliases]
+            case ast.ImportFrom(module=str() as module, level=0, names=aliases):
+                imports += [(module, f"{module}.{each.name}") for each in aliases]
+            case ast.ClassDef(name=name, lineno=line):
+                classes.append(name)
+                names.append((line, name))
+            case (
+                ast.FunctionDef(name=name, lineno=line)
+                | ast.arg(arg=name, lineno=line)
+                | ast.Name(id=name, ctx=ast.Store(), lineno=line)
+                | ast.Attribute(attr=name, ctx=ast.Store(), lineno=line)
+            ):
+                names.append((line, name))
+        if isinstance(node, ast.expr | ast.stmt | ast.arg | ast.alias | ast.ExceptHandler):
+            code.update((node.lineno, node.end_lineno or node.lineno))
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False):
+            docstrings.append(node.body[0])
+    public = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    lines = len(code - {line for each in docstrings for line in (each.lineno, each.end_lineno)})
+    return Syntax(imports, names, classes, public, lines)
+
+
+@cache
+def syntax_of(path: Path) -> Syntax:
+    return read_syntax(path.read_text())
+
+
 def find_imports(path: Path, modules: dict[str, Path]) -> Iterator[str]:
-    """Modules that a module imports, in functions and for types too."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found = [each.name for each in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [f"{node.module}.{each.name}" for each in node.names]
-            found = [name if name in modules else node.module for name in names]
-        else:
-            continue
-        yield from (name for name in found if name in modules and modules[name] != path)
+    """Modules that a module imports."""
+    for module, name in syntax_of(path).imports:
+        found = name if name in modules else module
+        if found in modules and modules[found] != path:
+            yield found
 
 
 def test_no_modules_import_each_other() -> None:
@@ -158,31 +211,13 @@ def test_a_circle_is_found() -> None:
         TopologicalSorter({"a": {"b"}, "b": {"c"}, "c": {"a"}}).prepare()
 
 
-def count_lines(path: Path) -> int:
-    """Lines of code: without blank lines, comments and docstrings."""
-    tree = ast.parse(path.read_text())
-    code = {
-        line
-        for node in ast.walk(tree)
-        if isinstance(node, ast.expr | ast.stmt | ast.arg | ast.alias | ast.ExceptHandler)
-        for line in (node.lineno, node.end_lineno or node.lineno)
-    }
-    texts = [node.body[0] for node in ast.walk(tree) if isinstance(node, DOCUMENTED) and ast.get_docstring(node)]
-    return len(code - {line for each in texts for line in (each.lineno, each.end_lineno)})
-
-
 def test_modules_are_short() -> None:
-    lines = {name: count_lines(path) for name, path in list_modules().items()}
+    lines = {name: syntax_of(path).lines for name, path in list_modules().items()}
     assert {name: number for name, number in lines.items() if number > MOST_LINES} == {}
 
 
 def test_a_public_class_has_a_name_of_its_own() -> None:
-    names = Counter(
-        node.name
-        for path in list_modules().values()
-        for node in ast.parse(path.read_text()).body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
+    names = Counter(name for path in list_modules().values() for name in syntax_of(path).public_classes)
     assert [name for name, number in names.items() if number > 1] == []
 
 
@@ -202,21 +237,11 @@ def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:
     assert not clauses
 
 
-def list_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Names that a module defines, with their lines."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name, lineno=line) | ast.ClassDef(name=name, lineno=line):
-                yield line, name
-            case ast.arg(arg=name, lineno=line) | ast.Name(id=name, ctx=ast.Store(), lineno=line):
-                yield line, name
-            case ast.Attribute(attr=name, ctx=ast.Store(), lineno=line):
-                yield line, name
-
-
-def find_banned_words(text: str, allowed: Collection[str] = ()) -> Iterator[tuple[int, str]]:
+def find_banned_words(
+    text: str, names: Iterable[tuple[int, str]], allowed: Collection[str] = ()
+) -> Iterator[tuple[int, str]]:
     """Lines and words of names, and of strings and comments, that the glossary has other terms for."""
-    for line, name in list_names(ast.parse(text)):
+    for line, name in names:
         words = {word.lower() for word in WORD.findall(TERMS.sub("", name))}
         if banned := words & BANNED_NAMES - set(allowed):
             yield line, f"{name}: {', '.join(banned)}"
@@ -229,7 +254,9 @@ def test_names_and_docstrings_use_the_words_of_the_glossary() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {word}"
         for name, path in list_modules().items()
-        for line, word in find_banned_words(path.read_text(), ("part", "parts") if name in MULTIPART else ())
+        for line, word in find_banned_words(
+            path.read_text(), syntax_of(path).names, ("part", "parts") if name in MULTIPART else ()
+        )
     ]
     assert not found
 
@@ -241,11 +268,11 @@ def test_modules_use_the_words_of_the_glossary() -> None:
 
 def test_only_sources_of_flink_and_spark_are_called_sources() -> None:
     found = {
-        node.name
+        each
         for name, path in list_modules().items()
         if not name.startswith("state_pipelines.connectors.")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and "Source" in WORD.findall(node.name)
+        for each in syntax_of(path).classes
+        if "Source" in WORD.findall(each)
     }
     assert found == DATA_SOURCES
 
@@ -262,12 +289,14 @@ def test_only_sources_of_flink_and_spark_are_called_sources() -> None:
     ],
 )
 def test_a_banned_word_is_found(text: str) -> None:
-    assert list(find_banned_words(text))
+    assert list(find_banned_words(text, read_syntax(text).names))
 
 
 def test_a_word_within_another_one_is_not_banned() -> None:
-    assert not list(find_banned_words("replaced = placeholder = None  # retold"))
+    text = "replaced = placeholder = None  # retold"
+    assert not list(find_banned_words(text, read_syntax(text).names))
 
 
 def test_a_term_of_rocksdb_is_not_banned() -> None:
-    assert not list(find_banned_words("class ColumnFamily: ...\ncolumn_families = []"))
+    text = "class ColumnFamily: ...\ncolumn_families = []"
+    assert not list(find_banned_words(text, read_syntax(text).names))

@@ -74,6 +74,7 @@ def count_entries(handle: IncrementalRemoteKeyedStateHandle, path: Path) -> int:
     return digest_states(file, ALL)["value"].records
 
 
+@pytest.mark.slow
 def test_only_new_tables_are_uploaded(stores: Callable[[], RocksStore], tmp_path: Path) -> None:
     store = stores()
     backend = make_backend(store)
@@ -187,6 +188,7 @@ def test_a_database_is_taken_over_where_enough_of_it_is_wanted(
     assert found == 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [2, 3])
 @pytest.mark.parametrize("case", FLINKS, ids=str)
 def test_databases_of_real_flink_are_taken_over(

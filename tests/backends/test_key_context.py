@@ -44,6 +44,7 @@ def test_keys_lie_in_the_key_groups_of_flink(name: str) -> None:
             break
 
 
+@pytest.mark.slow
 @given(st.text(max_size=600) | st.text("äbc", min_size=250, max_size=600))
 def test_texts_hash_as_the_kernel_does(text: str) -> None:
     context = KeyContext(STRING, 32768, LAYOUTS)

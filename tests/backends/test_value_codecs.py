@@ -22,6 +22,7 @@ def write(layout: lay.Layout, value: Any) -> bytes:
     return writer.getvalue()
 
 
+@pytest.mark.slow
 @given(cases())
 def test_bytes_and_values_are_those_of_the_scalar_codec(case: tuple[lay.Layout, list[Any]]) -> None:
     layout, values = case

@@ -49,6 +49,7 @@ def test_a_kernel_is_made_once() -> None:
     assert (deferred("a"), deferred("b"), len(made)) == ("aa", "bb", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["codecs.programs", "keyed.canonical", "keyed.hashing", "rocksdb", "snapshot"])
 def test_modules_with_kernels_are_imported_without_numba(module: str) -> None:
     code = f"import sys, state_pipelines.{module}; print('numba' in sys.modules)"

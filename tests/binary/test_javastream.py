@@ -140,6 +140,7 @@ def test_equal_strings_that_are_two_objects_are_written_twice() -> None:
     assert stream.count(bytes.fromhex("74 0001 78")) == 2
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=4), max_leaves=20))
 def test_nested_arrays_come_back(tree: object) -> None:
     desc = JavaClassDesc("[Ljava.lang.Object;", 1, SERIALIZABLE)
@@ -193,6 +194,7 @@ def test_value_that_does_not_fit_its_field_is_refused() -> None:
         write_stream(JavaObject(desc, (JavaClassData((1 << 31,)),)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FIXTURES, reason="FLINK_STATE_FIXTURES is unset: it names the directory with files of Flink")
 def test_every_stream_that_flink_wrote_is_written_with_the_same_bytes() -> None:
     streams = 0

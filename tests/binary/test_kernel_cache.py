@@ -97,6 +97,7 @@ if sys.stdin.readline() == "save":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "expected"), [("save", "code of the other"), ("", None)])
 def test_one_process_compiles_and_others_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, expected: str | None

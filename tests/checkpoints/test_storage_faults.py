@@ -99,6 +99,7 @@ def go_on(job: Job) -> None:
         assert listed(job)[-1].metadata.checkpoint_id > newest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", [TimeoutError("timed out"), LostResponse(ConnectionResetError("reset by peer"))], ids=["fails", "lost"]
 )

@@ -37,6 +37,7 @@ def check(called: Called, target: Path, *, as_json: bool) -> None:
     assert (target / "_metadata").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [

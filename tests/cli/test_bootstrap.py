@@ -163,6 +163,7 @@ operators:
 CLASSES = "final com.acme.Point: [x: int, tags: ArrayList<String>]"
 
 
+@pytest.mark.slow
 def test_values_of_kryo_are_those_of_the_release_that_starts(call: Callable[..., Called], tmp_path: Path) -> None:
     points = [[{"x": 1, "tags": ["a"]}, {"x": 2, "tags": []}], [{"x": 3, "tags": ["b", "c"]}]]
     pq.write_table(pa.table({"name": ["p", "q"], "value": points}), tmp_path / "points.parquet")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 EXTRAS = ("dagster", "google.protobuf", "great_expectations", "kubernetes", "pandas", "py4j", "pyspark", "s3fs")
 """Packages that the package alone does not bring."""
 
@@ -17,6 +19,7 @@ for each in COMMANDS:
 """
 
 
+@pytest.mark.slow
 def test_every_command_loads_without_the_packages_of_extras() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LOAD.format(absent=EXTRAS)], capture_output=True, text=True, check=False

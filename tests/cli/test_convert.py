@@ -29,6 +29,7 @@ def arguments(case: Case) -> list[object]:
     return [case.path, *(text for each in case.path_mapping for text in ("--map", each))]
 
 
+@pytest.mark.slow
 def test_the_new_snapshot_holds_what_the_old_one_does(call: Callable[..., Called], tmp_path: Path) -> None:
     called = call("convert", orders().path, "--out", tmp_path / "new", "--format", "rocksdb")
     assert called.code == 0
@@ -159,6 +160,7 @@ def test_apply_alone_is_wrong_use(call: Callable[..., Called], tmp_path: Path) -
     assert (called.code, "--apply has no effect without --move" in called.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_spark_is_not_imported() -> None:
     code = "import sys, state_pipelines.cli.convert; print({'pyspark', 'dagster'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

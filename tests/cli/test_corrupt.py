@@ -146,6 +146,7 @@ def test_dump(call: Callable[..., Called], broken: Path, spoil: Callable[[Path],
     expect_error(call("dump", broken), file, message)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "dump", "read --operator orders --state order"])
 def test_an_unknown_serializer_is_a_note(call: Callable[..., Called], broken: Path, command: str) -> None:
     name_unknown_serializer(broken)

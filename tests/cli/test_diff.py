@@ -121,12 +121,14 @@ def test_unreadable_input(call: Callable[..., Called], broken: Path, tmp_path: P
     assert call("diff", orders().path, orders().path, "--limit", "-1").code == 2
 
 
+@pytest.mark.slow
 def test_spark_is_not_imported() -> None:
     code = "import sys, state_pipelines.cli.diff; print({'pyspark', 'dagster'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
+@pytest.mark.slow
 def test_what_could_not_be_compared_is_no_difference(call: Callable[..., Called]) -> None:
     path = select("2.2", "heap-native")[0].path
     arguments = ("diff", path, path, "--operator", "composite-types", "--uid", "composite-types")

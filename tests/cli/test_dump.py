@@ -45,6 +45,7 @@ def test_lines_before_an_error_are_printed(call: Callable[..., Called], broken: 
     assert {line["op"] for line in called.lines} >= {"pricing"}
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error(savepoint: Path) -> None:
     command = [sys.executable, "-m", "state_pipelines", "dump", str(savepoint)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

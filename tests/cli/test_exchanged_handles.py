@@ -134,6 +134,7 @@ DATABASES: dict[str, tuple[Callable[[Subtasks], Subtasks | None], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["types-2.2-rocksdb-incremental", "types-1.20-rocksdb-native", "types-2.2-forst"])
 @pytest.mark.parametrize("edit", DATABASES)
 def test_databases_with_other_key_groups(call: Callable[..., Called], tmp_path: Path, name: str, edit: str) -> None:
@@ -204,6 +205,7 @@ def test_a_handle_without_elements_over_the_file_of_another_one(call: Callable[.
     require_refused(call, copy, tmp_path / "out", "two handles name this file, which has no broadcast state")
 
 
+@pytest.mark.slow
 def test_a_broadcast_state_that_one_handle_leaves_out(call: Callable[..., Called], tmp_path: Path) -> None:
     copy = copy_case("types-2.2-heap", tmp_path)
 

@@ -170,10 +170,12 @@ def inspecting(path: Path, *arguments: str) -> str:
     return f"from state_pipelines.cli import main\nmain({['inspect', str(path), *arguments]!r}, standalone_mode=False)"
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported(savepoint: Path) -> None:
     assert imported(inspecting(savepoint, "--json"), *FORBIDDEN) == (0, "[]\n")
 
 
+@pytest.mark.slow
 def test_without_counting_no_kernel_is_compiled(tmp_path: Path) -> None:
     write_keyed_savepoint(tmp_path / "canonical", 2, 2)
     write_incremental_checkpoint(tmp_path / "incremental", 1, 2, 0)
@@ -182,6 +184,7 @@ def test_without_counting_no_kernel_is_compiled(tmp_path: Path) -> None:
         assert imported(code, *FORBIDDEN, "numba", "llvmlite") == (0, "[]\n")
 
 
+@pytest.mark.slow
 def test_opening_a_snapshot_and_asking_for_a_schema_compiles_no_kernel(tmp_path: Path) -> None:
     path = tmp_path / "savepoint"
     write_keyed_savepoint(path, 1, 2)
@@ -208,6 +211,7 @@ def test_a_savepoint_with_many_handles_is_read_without_reading_state(
     assert {tuple(state["subtasks"]) for state in states} == {tuple(range(20))}
 
 
+@pytest.mark.slow
 def test_the_package_can_be_run(savepoint: Path) -> None:
     command = [sys.executable, "-m", "state_pipelines", "inspect", str(savepoint)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -81,6 +81,7 @@ def require_noticed(call: Callable[..., Called], copy: Copy, target: Path, mappi
         assert not target.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("edit", EDITS)
 def test_elements_that_are_left_out_or_doubled(

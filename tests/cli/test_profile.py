@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 (TYPES,) = (case for case in OWN if case.version.startswith("2.2") and case.case == "heap")
 
 
+@pytest.mark.slow
 def test_json_holds_the_profile(call: Callable[..., Called]) -> None:
     profile = call("inspect", TYPES.path, "--no-count", "--profile", "--json").json["profile"]
     states = {state["name"]: state for each in profile["operators"] for state in each["states"]}
@@ -35,6 +36,7 @@ def test_without_the_option_there_is_no_profile(call: Callable[..., Called]) -> 
     assert "profile" not in call("inspect", TYPES.path, "--no-count", "--json").json
 
 
+@pytest.mark.slow
 def test_a_ttl_shows_what_has_expired(call: Callable[..., Called]) -> None:
     report = call("inspect", TYPES.path, "--no-count", "--ttl", "sum=1s", "--json").json
     states = {state["name"]: state for each in report["profile"]["operators"] for state in each["states"]}
@@ -42,6 +44,7 @@ def test_a_ttl_shows_what_has_expired(call: Callable[..., Called]) -> None:
     assert states["average"]["ttl"]["expired"] is None
 
 
+@pytest.mark.slow
 def test_people_see_columns_keys_and_ages(call: Callable[..., Called]) -> None:
     shown = call("inspect", TYPES.path, "--no-count", "--profile", "--ttl", "1 s").out
     for text in ("largest key", "value.born.epoch_second", "last access: 20", "expired: 12 (100.0%)", "entries by age"):
@@ -89,6 +92,7 @@ def test_damage_that_is_found_without_a_profile_is_one_error(
     assert "more)" not in profiled.err
 
 
+@pytest.mark.slow
 def test_entries_that_cannot_be_decoded_are_a_note(call: Callable[..., Called]) -> None:
     # Without the class, half of the values of the state cannot be decoded.
     called = call("inspect", TYPES.path, "--no-count", "--profile", "--json")
@@ -113,6 +117,7 @@ def test_numbers_are_json(call: Callable[..., Called], bootstrapped: Callable[..
     json.loads(call("inspect", path, "--profile", "--json").out, parse_constant=refuse)
 
 
+@pytest.mark.slow
 def test_a_ttl_of_no_state_is_wrong_use(call: Callable[..., Called]) -> None:
     called = call("inspect", TYPES.path, "--no-count", "--ttl", "absent=1d")
     assert called.code == 2
@@ -129,6 +134,7 @@ def test_other_times_to_live_are_wrong_use(texts: list[str]) -> None:
         parse_ttl(texts)
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_profiled_by_its_path() -> None:
     found = sp.profile(str(TYPES.path), ttl={"sum": timedelta(milliseconds=1)})
     assert found.expired == 12

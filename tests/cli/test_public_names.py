@@ -77,6 +77,7 @@ def test_operations_take_a_snapshot_or_its_path(name: str) -> None:
     assert first.annotation == "Snapshot | str"
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_converted(tmp_path: Path) -> None:
     result = sp.convert(PATH, str(tmp_path / "new"), format="rocksdb")
     rows = sp.open_snapshot(result.path).operator("orders").state("order").to_arrow().num_rows

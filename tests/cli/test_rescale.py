@@ -34,6 +34,7 @@ def write_keys(path: Path, keys: list[str]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_other_subtasks_and_key_groups_hold_the_same(call: Call, savepoint: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     called = call("rescale", savepoint, "--out", new, "--parallelism", 3, "--max-parallelism", 1024)
@@ -44,6 +45,7 @@ def test_other_subtasks_and_key_groups_hold_the_same(call: Call, savepoint: Path
     assert gather(entries(new)) == gather(entries(savepoint))
 
 
+@pytest.mark.slow
 def test_numbers_may_be_those_of_one_operator(call: Call, savepoint: Path, tmp_path: Path) -> None:
     numbers = ("--parallelism", "orders=4", "--max-parallelism", "orders=512", "--parallelism", "1")
     called = call("rescale", savepoint, "--out", tmp_path / "new", *numbers)
@@ -101,6 +103,7 @@ def test_a_file_says_which_keys_stay(call: Call, savepoint: Path, tmp_path: Path
     assert list_keys(tmp_path / "new") == (keys[:3] if option == "--keep-keys" else keys[3:])
 
 
+@pytest.mark.slow
 def test_an_operator_comes_from_another_snapshot(call: Call, savepoint: Path, tmp_path: Path) -> None:
     first = tmp_path / "first"
     call("rescale", savepoint, "--out", first, "--drop-operator", "orders")
@@ -122,6 +125,7 @@ def regions(call: Call, savepoint: Path, tmp_path: Path) -> tuple[Path, Path]:
     return made[0], made[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["first", "last"])
 def test_two_snapshots_become_one(call: Call, savepoint: Path, regions: tuple[Path, Path], rule: str) -> None:
     eu, us = regions
@@ -147,6 +151,7 @@ def test_files_are_linked(call: Call, savepoint: Path, tmp_path: Path) -> None:
     assert len(numbers[0] & numbers[1]) == told["files_taken"]
 
 
+@pytest.mark.slow
 def test_what_is_not_proven_is_said(call: Call, savepoint: Path, tmp_path: Path) -> None:
     arguments = ("rescale", savepoint, "--parallelism", "3", "--no-proof")
     assert "not proven (--no-proof)" in call(*arguments, "--out", tmp_path / "new").out
@@ -234,6 +239,7 @@ class TestOptionsOnTopOfAFile:
         assert {"last-seen", "order"} <= left
         assert left.isdisjoint({"history", "quantities"})
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("form", ["{}", "[{}]"])
     def test_a_snapshot_is_merged_beside_that_of_the_file(
         self, call: Call, savepoint: Path, regions: tuple[Path, Path], form: str

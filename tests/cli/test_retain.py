@@ -129,6 +129,7 @@ def test_another_fingerprint_deletes_nothing(call: Callable[..., Called], root: 
     assert len(call("retain", root, "--json").json["delete"]) == 2
 
 
+@pytest.mark.slow
 def test_an_application_that_is_limited_continues(call: Callable[..., Called], root: Path) -> None:
     put(next(root.glob("*/shared")) / UUIDS[1])
     fingerprint = call("retain", root, "--json").json["fingerprint"]
@@ -159,6 +160,7 @@ def test_limits_need_apply(call: Callable[..., Called], root: Path) -> None:
     assert call("retain", root, "--quarantine").code == 2
 
 
+@pytest.mark.slow
 def test_a_grace_period_comes_before_the_application(call: Callable[..., Called], root: Path) -> None:
     put(next(root.glob("*/shared")) / UUIDS[1])
     fingerprint = call("retain", root, "--json").json["fingerprint"]
@@ -273,6 +275,7 @@ def test_a_root_with_a_way_up_is_the_same_root(call: Callable[..., Called], root
     assert list(root.glob(f"*/shared/{UUIDS[0]}"))
 
 
+@pytest.mark.slow
 def test_a_restored_snapshot_that_is_not_complete(call: Callable[..., Called], tmp_path: Path) -> None:
     job = install_job(tmp_path / "root")
     (tmp_path / "policy.yaml").write_text("checkpoints: {last: 1}\n")
@@ -288,6 +291,7 @@ def test_a_restored_snapshot_that_is_not_complete(call: Callable[..., Called], t
     assert shared in called.out
 
 
+@pytest.mark.slow
 def test_the_next_plan_keeps_a_restored_snapshot(call: Callable[..., Called], tmp_path: Path) -> None:
     job = install_job(tmp_path / "root")
     (tmp_path / "policy.yaml").write_text("checkpoints: {last: 1}\n")

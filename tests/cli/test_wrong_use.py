@@ -62,6 +62,7 @@ def require_wrong_use(called: Called, *named: str) -> None:
         assert each in called.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", URLS)
 @pytest.mark.parametrize("command", SNAPSHOTS)
 def test_a_storage_that_cannot_be_reached_is_named(
@@ -216,6 +217,7 @@ def test_an_empty_path_is_not_the_working_directory(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["inspect", "dump"])
 def test_a_full_output_is_said_in_one_line(savepoint: Path, command: str) -> None:
     arguments = [sys.executable, "-m", "state_pipelines", command, str(savepoint)]
@@ -224,6 +226,7 @@ def test_a_full_output_is_said_in_one_line(savepoint: Path, command: str) -> Non
     assert (done.returncode, done.stderr) == (2, "error: the output cannot be written: no space is left\n")
 
 
+@pytest.mark.slow
 def test_a_terminal_of_ascii_shows_escapes(tmp_path: Path) -> None:
     snapshot = build_snapshot(tmp_path, list_operator("straße", "größe", [b"\0\0\0\0"]), uids=["straße"])
     arguments = [sys.executable, "-m", "state_pipelines", "inspect", snapshot.path, "--uid", "straße"]

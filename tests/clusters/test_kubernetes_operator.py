@@ -73,6 +73,7 @@ def test_a_deployment_is_one_job(cluster: FlinkCluster) -> None:
         cluster.read_status(NEW)
 
 
+@pytest.mark.slow
 def test_a_savepoint_is_a_resource_of_its_own(cluster: FlinkCluster, api: KubernetesApi) -> None:
     request = SavepointRequest(SAVEPOINTS, SavepointFormat.NATIVE, trigger_id=TRIGGER)
     # The second request has the same trigger id: there is one resource.
@@ -102,6 +103,7 @@ def test_a_checkpoint_is_a_resource_too(cluster: FlinkCluster, api: KubernetesAp
         cluster.trigger_checkpoint(OWN, CheckpointKind.FULL)
 
 
+@pytest.mark.slow
 def test_an_upgrade_suspends_the_job_and_redeploys_it_from_a_savepoint(
     cluster: FlinkCluster, api: KubernetesApi
 ) -> None:

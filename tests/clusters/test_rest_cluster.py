@@ -132,6 +132,7 @@ def test_a_start_says_everything(server: Server, cluster: RestCluster, jar: Path
     }
 
 
+@pytest.mark.slow
 def test_a_jar_that_is_there_is_not_uploaded_again(server: Server, cluster: RestCluster, jar: Path) -> None:
     uploads: list[str] = []
 

@@ -34,6 +34,7 @@ def watch(server: Server) -> JobReport:
     return sp.status(server.url, now=NOW)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_well_has_numbers_and_no_errors(server: Server) -> None:
     arrange(server, complete(3, 10), complete(2, 1810), complete(1, 3610))
     report = watch(server)
@@ -59,6 +60,7 @@ def test_a_job_that_is_well_has_numbers_and_no_errors(server: Server) -> None:
     assert not report.notes
 
 
+@pytest.mark.slow
 def test_failed_checkpoints_have_reason_cause_and_remedy(server: Server) -> None:
     stack = "java.io.IOException: outer\n\tat a.b(C.java:1)\nCaused by: java.lang.IllegalStateException: no price\n"
     history = (fail(4, 5, EXPIRED), fail(3, 20, SUSPENDED), complete(2, 30))
@@ -77,6 +79,7 @@ def test_failed_checkpoints_have_reason_cause_and_remedy(server: Server) -> None
     assert report.findings[0].what == f"the last 2 checkpoints have failed: {EXPIRED}"
 
 
+@pytest.mark.slow
 def test_an_old_checkpoint_is_an_error(server: Server) -> None:
     arrange(server, complete(1, 40))
     assert [each.what for each in watch(server).findings if each.level is Level.ERROR] == [
@@ -86,6 +89,7 @@ def test_an_old_checkpoint_is_an_error(server: Server) -> None:
     assert "no checkpoint was completed in 2:00:00" in watch(server).findings[0].what
 
 
+@pytest.mark.slow
 def test_the_newest_checkpoint_may_have_left_the_history(server: Server) -> None:
     arrange(server, fail(9, 5, EXPIRED), fail(8, 15, EXPIRED))
     statistics = f"GET /jobs/{JOB}/checkpoints"
@@ -97,6 +101,7 @@ def test_the_newest_checkpoint_may_have_left_the_history(server: Server) -> None
     assert any(each.what.startswith("the newest checkpoint is 50.0 s old") for each in report.findings)
 
 
+@pytest.mark.slow
 def test_growth_is_measured_from_the_oldest_checkpoint_that_is_left(server: Server) -> None:
     arrange(server, complete(3, 10), complete(2, 1810), complete(1, 3610))
     server.on(f"GET /jobs/{JOB}/checkpoints/details/1", (404, {"errors": ["Could not find checkpoint"]}))
@@ -139,6 +144,7 @@ def test_with_revisions_the_migration_is_proposed(server: Server, tmp_path: Path
     assert command in invoke(str(path))[1]
 
 
+@pytest.mark.slow
 def test_the_command_that_mends_reaches_the_snapshot_from_here(server: Server, tmp_path: Path) -> None:
     misfit = "x\nCaused by: org.apache.flink.util.StateMigrationException: The new key serializer must be compatible"
     gone = "Could not restore keyed state backend for X\nCaused by: java.io.FileNotFoundException: f"
@@ -214,6 +220,7 @@ def statistics(server: Server) -> dict[str, Any]:
     return dict(content)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_checked_is_not_said_to_be_well(server: Server) -> None:
     arrange(server)
     checks = {each.name: each for each in sp.status(server.url, limits=HealthLimits(max_state_size=1), now=NOW).checks}
@@ -221,6 +228,7 @@ def test_what_cannot_be_checked_is_not_said_to_be_well(server: Server) -> None:
     assert (checks["state_has_room"].passed, bool(checks["state_has_room"].what)) == (None, True)
 
 
+@pytest.mark.slow
 def test_a_job_without_checkpoints_is_a_warning(server: Server) -> None:
     arrange(server)
     server.on(f"GET /jobs/{JOB}/checkpoints/config", (404, {"errors": ["Checkpointing is not enabled"]}))
@@ -231,6 +239,7 @@ def test_a_job_without_checkpoints_is_a_warning(server: Server) -> None:
     assert report.notes == ("checkpoints: the cluster has none",)
 
 
+@pytest.mark.slow
 def test_what_a_cluster_does_not_answer_is_a_note(server: Server) -> None:
     arrange(server, complete(1, 1))
     server.on(f"GET /jobs/{JOB}/metrics", (500, {"errors": ["java.lang.NullPointerException: metrics"]}))
@@ -240,12 +249,14 @@ def test_what_a_cluster_does_not_answer_is_a_note(server: Server) -> None:
     assert report.counts["completed"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("job", "what"), [("FAILED", "the job is FAILED"), ("FINISHED", "the job is FINISHED")])
 def test_a_job_that_has_ended_is_an_error(server: Server, job: str, what: str) -> None:
     arrange(server, complete(1, 1), job=job)
     assert [each.what for each in watch(server).findings] == [what]
 
 
+@pytest.mark.slow
 def test_the_job_has_to_be_named_where_several_run(server: Server) -> None:
     arrange(server)
     second = {**describe_job(), "jid": "b" * 32, "name": "payments"}
@@ -285,6 +296,7 @@ def invoke(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
+@pytest.mark.slow
 def test_the_command_shows_it_all_and_exits_with_the_answer(server: Server, tmp_path: Path) -> None:
     arrange(server, fail(4, 5, EXPIRED), fail(3, 20, EXPIRED), complete(2, 30))
     path = tmp_path / "orders.yaml"

@@ -126,6 +126,7 @@ def decoded(layout: lay.Layout, records: list[bytes]) -> pa.Array:
     return array
 
 
+@pytest.mark.slow
 @given(st.data())
 @random_cases
 def test_values_go_through_columns_as_the_scalar_codec_writes_them(data: st.DataObject) -> None:

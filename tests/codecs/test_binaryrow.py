@@ -285,17 +285,20 @@ ROWS = st.builds(
 ROW_TYPES = (STRING, BYTES, sql("DECIMAL", 38, 5), TS9, ARRAY, MAP, ROW, BOOLEAN)
 
 
+@pytest.mark.slow
 @given(row=ROWS)
 def test_rows_survive_the_round_trip(row: BinaryRowValue) -> None:
     assert read_row(write_row(row, ROW_TYPES), ROW_TYPES) == row
 
 
+@pytest.mark.slow
 @given(row=ROWS)
 def test_rows_are_whole_words(row: BinaryRowValue) -> None:
     parts = BinaryRowValue(row.kind, (*row.fields[:4], None, None, None, row.fields[7]))
     assert len(write_row(parts, ROW_TYPES)) % 8 == 0
 
 
+@pytest.mark.slow
 @given(items=st.lists(st.none() | st.text(max_size=12), max_size=40))
 def test_arrays_survive_the_round_trip(items: list[str | None]) -> None:
     assert read_array(write_array(items, STRING), STRING) == items

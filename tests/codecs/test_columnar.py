@@ -53,6 +53,7 @@ def decoded(layout: lay.Layout, records: list[bytes], wanted: frozenset[str] | N
     return array
 
 
+@pytest.mark.slow
 @given(cases())
 @random_cases
 def test_columns_are_written_as_the_scalar_codec_writes_values(case: Case) -> None:
@@ -63,6 +64,7 @@ def test_columns_are_written_as_the_scalar_codec_writes_values(case: Case) -> No
     assert list(encoded.stops) == list(np.cumsum([len(each) for each in records]))
 
 
+@pytest.mark.slow
 @given(cases())
 @random_cases
 def test_columns_are_read_as_the_scalar_codec_wrote_values(case: Case) -> None:
@@ -70,6 +72,7 @@ def test_columns_are_read_as_the_scalar_codec_wrote_values(case: Case) -> None:
     assert decoded(layout, [written(layout, each) for each in items]).equals(as_array(layout, items))
 
 
+@pytest.mark.slow
 @given(cases())
 @random_cases
 def test_the_scalar_codec_reads_what_it_wrote(case: Case) -> None:
@@ -80,6 +83,7 @@ def test_the_scalar_codec_reads_what_it_wrote(case: Case) -> None:
         reader.expect_end("the value")
 
 
+@pytest.mark.slow
 @given(cases(KNOWN_ENDS))
 @random_cases
 def test_records_are_read_one_behind_the_other_without_their_ends(case: Case) -> None:
@@ -91,6 +95,7 @@ def test_records_are_read_one_behind_the_other_without_their_ends(case: Case) ->
     assert stops.tolist() == encoded.stops.tolist()
 
 
+@pytest.mark.slow
 @given(cases(max_size=8), st.data())
 @random_cases
 def test_slices_of_arrays_are_written_like_whole_ones(case: Case, data: st.DataObject) -> None:
@@ -138,6 +143,7 @@ def test_wanted_fields_are_those_of_the_whole_value(case: Case, data: st.DataObj
     assert part.equals(project(decoded(layout, records), part.type))
 
 
+@pytest.mark.slow
 @given(cases(KNOWN_ENDS, max_size=1))
 @random_cases
 def test_a_record_that_ends_early_is_an_error_wherever_it_ends(case: Case) -> None:
@@ -150,6 +156,7 @@ def test_a_record_that_ends_early_is_an_error_wherever_it_ends(case: Case) -> No
             read_value(layout, Reader(record[:size]))
 
 
+@pytest.mark.slow
 @given(cases(SPAN_BOUND, max_size=1))
 @random_cases
 def test_a_span_that_ends_early_is_an_error_or_another_value(case: Case) -> None:
@@ -159,6 +166,7 @@ def test_a_span_that_ends_early_is_an_error_or_another_value(case: Case) -> None
         assert_agreement(layout, record[:size])
 
 
+@pytest.mark.slow
 @given(cases(max_size=1), st.data())
 @settings(random_cases, max_examples=400)
 def test_changed_bytes_mean_the_same_to_both_codecs_or_are_an_error(case: Case, data: st.DataObject) -> None:
@@ -188,6 +196,7 @@ def assert_agreement(layout: lay.Layout, record: bytes) -> None:
         assert repr(read_value(layout, Reader(again))) == repr(value)
 
 
+@pytest.mark.slow
 @given(st.data())
 @random_cases
 def test_bytes_of_no_meaning_are_an_error_or_a_value(data: st.DataObject) -> None:

@@ -102,6 +102,7 @@ def arrow_values(array: pa.Array) -> Any:
     return [reduced(each) for each in array.to_pylist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_columns_hold_what_the_scalar_codec_reads(fixtures: Path, case: str) -> None:
     compared = 0
@@ -132,6 +133,7 @@ def test_columns_are_written_back_byte_for_byte(fixtures: Path, case: str) -> No
                 assert encoded.data.tobytes() == b"".join(records.data[start:end].tobytes() for start, end in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DECODED)
 def test_no_state_falls_back_to_raw_bytes(fixtures: Path, case: str) -> None:
     states = keyed_states(fixtures / "made" / case)

@@ -45,6 +45,7 @@ def test_text_is_encoded(raw: str, text: str) -> None:
     assert plan_columns(JavaText()).encode(pa.array([text])).data.tobytes() == bytes.fromhex(raw)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.text(), st.integers(-5, 5))))
 def test_both_codecs_agree(rows: list[tuple[str, int]]) -> None:
     writer = Writer()

@@ -300,6 +300,7 @@ GRAPHS = st.recursive(
 )
 
 
+@pytest.mark.slow
 @BOTH
 @given(value=GRAPHS)
 def test_graphs_survive_the_round_trip(version: int, value: object) -> None:

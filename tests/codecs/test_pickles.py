@@ -32,6 +32,7 @@ _VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_VALUES, st.sampled_from([4, 5]))
 def test_literals_and_containers_are_read(value: Any, protocol: int) -> None:
     assert read_pickle(pickle.dumps(value, protocol)) == value
@@ -157,6 +158,7 @@ def test_any_bytes_give_a_value_or_an_error(raw: bytes) -> None:
         return
 
 
+@pytest.mark.slow
 @given(_VALUES, st.data())
 def test_damaged_pickles_give_a_value_or_an_error(value: Any, data: st.DataObject) -> None:
     raw = bytearray(pickle.dumps(value, 4))

@@ -159,6 +159,7 @@ class CopyOrders(KeyedProcessFunction):
             self.map.put(number, each)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "format"), [("avro-hashmap-native", "heap"), ("avro-rocksdb-canonical", "canonical")])
 def test_dicts_give_the_bytes_of_flinks_serializer(fixtures: Path, tmp_path: Path, name: str, format: str) -> None:
     # flink-avro itself wrote the snapshot; a function without state gets its values as dicts.

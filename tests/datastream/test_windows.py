@@ -236,6 +236,7 @@ def test_windows_that_touch_are_merged() -> None:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.integers(0, 120), min_size=1, max_size=25))
 def test_sessions_are_those_of_the_sorted_elements(timestamps: list[int]) -> None:

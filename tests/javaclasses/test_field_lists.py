@@ -158,12 +158,14 @@ def test_types_in_each_other_are_bounded() -> None:
             load_classes(f"A: {{x: '{text}'}}")
 
 
+@pytest.mark.slow
 def test_super_classes_in_a_line_are_bounded() -> None:
     lines = [f"C{number} extends C{number + 1}: []" for number in range(3000)]
     with pytest.raises(UsageError, match="has more than 256 super classes"):
         load_classes("\n".join(lines))
 
 
+@pytest.mark.slow
 def test_a_class_file_in_a_jar_is_bounded(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "bomb.jar", "w", zipfile.ZIP_DEFLATED) as jar, jar.open("A.class", "w") as file:
         for _ in range(64):

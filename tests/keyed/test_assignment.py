@@ -80,6 +80,7 @@ def test_key_group_ranges_are_those_of_flink(
     assert [(each.start, each.end) for each in computed] == ranges
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(parallelisms)
 def test_ranges_cover_every_key_group_once(numbers: tuple[int, int]) -> None:

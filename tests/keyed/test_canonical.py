@@ -146,6 +146,7 @@ SECTIONS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(sections=SECTIONS, prefix=st.sampled_from([1, 2]), compressed=st.booleans(), window=st.integers(1, 64))
 def test_records_are_read_whatever_the_window(
     sections: dict[int, dict[int, list[tuple[bytes, bytes]]]], prefix: int, compressed: bool, window: int
@@ -189,6 +190,7 @@ def test_every_truncation_of_a_compressed_file_is_told_with_file_and_offset() ->
         assert caught.value.where.offset is not None
 
 
+@pytest.mark.slow
 def test_truncations_are_found_in_windows_too() -> None:
     file = make_canonical(make_header(), FOUR, 1, [(1, 0, [(b"key", bytes(20))] * 50)])
     whole = read_whole_stream(file.stream)
@@ -296,6 +298,7 @@ def test_files_of_flink_rewrite_byte_for_byte(savepoint: Savepoint) -> None:
     assert assert_rewrites(savepoint.path) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FIXTURES, reason=NO_FIXTURES)
 def test_files_of_the_fixtures_rewrite_byte_for_byte() -> None:
     count = 0

@@ -396,6 +396,7 @@ OPERATIONS = st.lists(
 
 
 class TestAgainstADictionary:
+    @pytest.mark.slow
     @given(
         OPERATIONS, st.integers(1, 7), st.sampled_from(["memory", "plain", "compressed"]), st.sampled_from([1, 1 << 20])
     )

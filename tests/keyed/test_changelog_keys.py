@@ -92,6 +92,7 @@ class TestKeySerializers:
             "Long: basic type; fits 20 changes of 20 keys, whose hashes give their key groups; so do Double, Date"
         )
 
+    @pytest.mark.slow
     def test_tuples_of_basic_types_are_found(self) -> None:
         found = find_key_serializer([pair_log([(chr(97 + each), 7 * each) for each in range(20)])])
         assert found.serializer == tuple_of(STRING, INT)
@@ -99,6 +100,7 @@ class TestKeySerializers:
             "Tuple2<String, Int>: tuple of basic types; fits 20 changes of 20 keys, whose hashes give their key groups"
         )
 
+    @pytest.mark.slow
     def test_tuples_need_the_proof_of_many_keys(self) -> None:
         with pytest.raises(UnsupportedError, match="no type of keys that is known here"):
             find_key_serializer([pair_log([("a", 1), ("b", 2)])])
@@ -108,6 +110,7 @@ class TestKeySerializers:
         found = find_key_serializer([keyed_log(LONG, list(range(20)))], [STRING, double])
         assert found.serializer == double
 
+    @pytest.mark.slow
     def test_a_type_whose_hashes_give_other_key_groups_does_not_fit(self) -> None:
         changes = [change(7, StateChangeOperation.SET, long(each) + b"\0" + long(1)) for each in range(20)]
         info = keyed_state("count", "VALUE", LONG, VOID_NAMESPACE)
@@ -138,6 +141,7 @@ class TestKeySerializers:
         with pytest.raises(UnsupportedError, match="no type of keys"):
             find_key_serializer(files)
 
+    @pytest.mark.slow
     def test_types_without_a_known_hash_are_tried_by_parsing(self) -> None:
         key = pojo("com.acme.Key", {"id": LONG})
         raw = b"\2\0" + long(7) + b"\0"

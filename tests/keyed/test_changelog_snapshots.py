@@ -172,6 +172,7 @@ def test_a_checkpoint_before_the_first_materialization(fixtures: Path) -> None:
     assert count_lines(line for line in lines if line["op"] == "win-session") == count_lines(windows)
 
 
+@pytest.mark.slow
 def test_keys_that_are_tuples_are_found_in_a_checkpoint_of_flink(fixtures: Path) -> None:
     snapshot = open_unmaterialized(fixtures)
     state = snapshot.operator("op-agg").states[0]

@@ -71,6 +71,7 @@ def test_slices_and_the_order_of_rows_do_not_count(of: pa.DataType, one: list[An
     assert found.sums == digest(one, of, [b"k", b"l"])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.binary(max_size=20), st.integers(0, 7), st.none() | st.text(max_size=20)), max_size=30))
 def test_pieces_add_up_to_the_whole(rows: list[tuple[bytes, int, str | None]]) -> None:
     keys, groups, values = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]

@@ -140,6 +140,7 @@ terms = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(terms.filter(lambda text: any(name in text for name in ("region", "number", "from", "id"))))
 def test_the_canonical_text_means_the_same(text: str) -> None:
     again = str(parse_hash_expression(text))

@@ -55,6 +55,7 @@ def test_the_hash_of_a_class_is_found(name: str) -> None:
     assert finding.matched == finding.keys > 350
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ObjectsKey", "LombokKey", "OuterKey", "Tuple2 of ObjectsKey", "Avro deep"])
 def test_what_is_found_hashes_all_keys(name: str) -> None:
     keys, finding = keys_of(name), search(name)
@@ -167,6 +168,7 @@ def test_one_key_group_proves_nothing() -> None:
     assert "with one key group nothing can be proven" in finding.explain()
 
 
+@pytest.mark.slow
 def test_a_hash_that_no_tool_writes_is_not_found() -> None:
     finding = search("OddKey")
     assert not finding.proven
@@ -174,6 +176,7 @@ def test_a_hash_that_no_tool_writes_is_not_found() -> None:
     assert f"none of {finding.candidates} candidates gives all key groups" in finding.explain()
 
 
+@pytest.mark.slow
 def test_what_nearly_fits_is_told() -> None:
     keys = keys_of("ObjectsKey")
     key_groups = assign_key_groups(keys.codes, 128)
@@ -221,6 +224,7 @@ def test_no_keys_prove_nothing() -> None:
     assert "there are no keys" in finding.explain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fields", "count"), [(1, 1), (2, 4), (3, 15), (7, 13_699), (8, 109_600)])
 def test_all_orders_of_all_subsets_are_listed(fields: int, count: int) -> None:
     orders = list_orders(fields)
@@ -230,6 +234,7 @@ def test_all_orders_of_all_subsets_are_listed(fields: int, count: int) -> None:
     assert len(rows) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [9, 14, 30])
 def test_of_many_fields_some_orders_are_left_out_and_that_is_told(fields: int) -> None:
     orders = list_orders(fields)

@@ -307,6 +307,7 @@ def stored_keys(path: Path) -> Iterator[tuple[Serializer, list[KeyedRecords], in
             yield file.header.key_serializer, records, operator.max_parallelism
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", savepoints(), ids=lambda path: "-".join(path.parts[-5:-1]))
 def test_keys_that_flink_wrote_hash_to_the_key_group_they_are_stored_in(path: Path) -> None:
     for serializer, records, max_parallelism in stored_keys(path):
@@ -318,6 +319,7 @@ def test_keys_that_flink_wrote_hash_to_the_key_group_they_are_stored_in(path: Pa
                 np.testing.assert_array_equal(hasher.assign_keys(each, max_parallelism), each.key_groups)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FIXTURES, reason="FLINK_STATE_FIXTURES is unset: it names the directory with files of Flink")
 def test_there_are_keys_of_many_types() -> None:
     kinds = {type(serializer).__name__ for path in savepoints() for serializer, *_ in stored_keys(path)}

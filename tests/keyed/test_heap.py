@@ -123,6 +123,7 @@ def keyed_files(release: str, variant: str) -> Iterator[tuple[Operator, KeyedFil
                 yield operator, file
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", sorted(each.relative_to(TYPES).parts for each in TYPES.glob("*/heap-native*")))
 @pytest.mark.parametrize("compressed", [False, True])
 def test_what_flink_wrote_is_written_and_read_again(case: tuple[str, str], compressed: bool) -> None:
@@ -136,6 +137,7 @@ def test_what_flink_wrote_is_written_and_read_again(case: tuple[str, str], compr
     assert count > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["1.20", "2.2"])
 @pytest.mark.parametrize("variant", ["heap", "rocksdb"])
 def test_canonical_records_go_into_a_heap_file_and_come_back(release: str, variant: str) -> None:

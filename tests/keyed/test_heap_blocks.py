@@ -54,6 +54,7 @@ def test_without_the_other_blocks_there_is_no_end() -> None:
     assert find(b"x" * 20 + INTS, {1, 2}) is None
 
 
+@pytest.mark.slow
 def test_a_search_is_given_up_after_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each nine bytes are the head of a block of 65,536 entries, and an entry of the blocks before."""
     tried = 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def count(records: list[tuple[int, int, bytes, int]], states: int) -> CountedKey
     return counter.result()
 
 
+@pytest.mark.slow
 @given(RECORDS)
 def test_it_counts_as_a_dictionary_does(records: list[tuple[int, int, bytes, int]]) -> None:
     keys = count(records, 71)

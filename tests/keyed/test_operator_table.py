@@ -325,6 +325,7 @@ RUNS = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(RUNS, st.booleans(), st.sampled_from([1, 3, 1 << 17]))
 def test_rows_group_the_records_of_every_window(
     runs: dict[int, tuple[list[int], list[tuple[int, int]]]], small: bool, batch: int

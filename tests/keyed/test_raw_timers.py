@@ -261,6 +261,7 @@ def test_a_timer_without_room_for_its_timestamp_is_refused() -> None:
         move_timestamps(np.zeros(7, np.uint8), np.array([0]), np.array([7]))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.text(max_size=5), st.integers(-(1 << 63), (1 << 63) - 1)), max_size=5))
 def test_timers_survive_writing_and_reading(timers: list[tuple[str, int]]) -> None:
     elements = []
@@ -302,6 +303,7 @@ def heap_timers(fixtures: Path) -> Path:
     return case / str(json.loads((case / "params.json").read_text())["snapshot"])
 
 
+@pytest.mark.slow
 def test_the_timers_of_a_checkpoint_are_those_that_the_job_set(fixtures: Path) -> None:
     path = heap_timers(fixtures)
     with gzip.open(path.parent.parent / "expected.jsonl.gz", "rt") as lines:
@@ -335,6 +337,7 @@ def test_the_timers_of_a_checkpoint_are_those_that_the_job_set(fixtures: Path) -
     assert (len(found), len(sessions)) == (1779, 438)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -104,6 +104,7 @@ def make_chunked(runs: list[Run], context: RecordContext, chunk: int, *, narrowe
     return open_canonical(stream, FOUR, tuple(offsets.values()), context, narrowed=narrowed)
 
 
+@pytest.mark.slow
 @given(
     sections=SECTIONS,
     context=st.sampled_from([CONTEXT, WIDE]),
@@ -201,6 +202,7 @@ def store_remotely(file: CanonicalFile) -> CanonicalFile:
     return replace(file, stream=StateStream("file", file.stream.size, location=place))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
 def test_windows_of_a_large_key_group_are_read_ahead(compressed: bool) -> None:
     file = make_skewed(compressed=compressed)
@@ -342,6 +344,7 @@ def make_database(directory: Path, number: int) -> RocksFile:
     return RocksFile("meta", header, KeyGroupRange(0, 3), tuple(families[name] for name in names), CONTEXT)
 
 
+@pytest.mark.slow
 def test_parts_of_a_database_are_the_database(tmp_path: Path) -> None:
     file = make_database(tmp_path / "db", 50_000)
     for size in (1, 5_000, 50_000, 1 << 30):
@@ -353,6 +356,7 @@ def test_parts_of_a_database_are_the_database(tmp_path: Path) -> None:
     assert max(map(len, pieces)) < 8000
 
 
+@pytest.mark.slow
 def test_the_state_of_two_files_is_cut_where_it_lies(tmp_path: Path) -> None:
     database, timers = make_database(tmp_path / "db", 20_000), make_skewed()
     states = tuple(replace(info, name=f"other-{info.name}") for info in timers.header.states)
@@ -375,6 +379,7 @@ def test_parts_of_what_flink_wrote_are_the_whole(case: Case) -> None:
             assert join([scan(file, number) for file, number in splits]) == whole
 
 
+@pytest.mark.slow
 def test_a_key_group_is_cut_when_it_is_much_larger_than_a_part_and_than_the_others() -> None:
     file = make_skewed()
     total = sum(each.size for each in file.sections)

@@ -148,6 +148,7 @@ def sort_runs(runs: list[Run], prefix: int, key_groups: KeyGroupRange, rows: sli
     return buffer.sort(key_groups)
 
 
+@pytest.mark.slow
 @given(
     runs=RUNS, prefix=st.sampled_from([1, 2]), compressed=st.booleans(), cut=st.integers(0, 8), step=st.integers(1, 4)
 )
@@ -165,6 +166,7 @@ def test_files_are_what_the_format_says_however_records_come(
     assert writer.size == len(output.getvalue())
 
 
+@pytest.mark.slow
 @given(runs=RUNS.filter(bool), cuts=st.lists(st.integers(0, 200), max_size=4).map(sorted))
 def test_a_section_in_pieces_is_the_same_section(runs: list[Run], cuts: list[int]) -> None:
     runs = [run for run in runs if run[0] == runs[0][0]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from state_pipelines.backends.changelog import ChangelogStore
 from state_pipelines.backends.entry_store import HeapStore
 from state_pipelines.backends.rocksdb_store import RocksStore
@@ -22,6 +24,7 @@ class OnHeap(KeyedSuite):
         return ChangelogStore(HeapStore(prefix))
 
 
+@pytest.mark.slow
 class OnRocksDB(KeyedSuite):
     restores = ("changelog", "changelog, rescaled", "rocksdb")
     # Opening a database waits for the disk.

@@ -207,6 +207,7 @@ def test_chained_file_system_is_an_error(directory: Location) -> None:
         locate_file(FileStateHandle("simplecache::file:///state", 1), directory)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FIXTURES, reason="FLINK_STATE_FIXTURES is unset: it names the directory with files of Flink")
 def test_every_relative_file_of_flink_has_the_size_that_its_handle_says() -> None:
     sizes: Counter[bool] = Counter()

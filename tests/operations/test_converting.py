@@ -110,6 +110,7 @@ def test_every_format_becomes_every_format(case: Case, target: str, tmp_path: Pa
     assert not difference, str(difference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "target"), [("rocksdb", "heap"), ("rocksdb", "rocksdb"), ("heap", "rocksdb")])
 def test_orders_come_back(source: str, target: str, tmp_path: Path) -> None:
     convert(orders().open(), str(tmp_path / "one"), source)
@@ -118,6 +119,7 @@ def test_orders_come_back(source: str, target: str, tmp_path: Path) -> None:
     assert not diff_entries(orders().entries(), dump(open_snapshot(str(tmp_path / "three"), uids=orders().uids)))
 
 
+@pytest.mark.slow
 def test_compression_is_chosen(tmp_path: Path) -> None:
     convert(orders().open(), str(tmp_path / "small"), compress=True)
     convert(open_snapshot(str(tmp_path / "small")), str(tmp_path / "large"), compress=False)
@@ -441,6 +443,7 @@ def test_damaged_timers_stop_the_conversion(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["old"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", list(FILES))
 def test_what_does_not_read_back_equal_is_not_published(format: str, tmp_path: Path) -> None:
     plan = plan_conversion(
@@ -475,6 +478,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.slow
 def test_digests_tell_what_was_written(tmp_path: Path) -> None:
     first = convert(orders().open(), str(tmp_path / "heap"), "heap")
     second = convert(orders().open(), str(tmp_path / "rocksdb"), "rocksdb")
@@ -692,6 +696,7 @@ def bucket() -> Iterator[Location]:
     server.stop()
 
 
+@pytest.mark.slow
 def test_files_go_to_an_object_store_with_their_checksums_compared(bucket: Location) -> None:
     plan = plan_conversion(orders().open(), join(bucket, "new"), ConversionRequest(format=Format.KEEP), checksums=True)
     result = run_conversion(plan)

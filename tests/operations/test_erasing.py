@@ -182,6 +182,7 @@ def test_an_unknown_serializer_hides_no_key_of_another_state(case: Case) -> None
     assert all("state purse" in reason for _, reason in search.unsearched)
 
 
+@pytest.mark.slow
 def test_values_that_nobody_reads_are_carried(tmp_path: Path) -> None:
     (case,) = (each for each in UNKNOWN if each.case == "rocksdb-native")
     keys = [line["key"] for line in dump(case.open()) if "key" in line][:1]

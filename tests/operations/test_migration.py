@@ -39,6 +39,7 @@ GOOD: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["revision: 2020-13-45", "a: " + "[" * 20_000])
 def test_yaml_with_other_mistakes_is_an_error_of_the_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "m.yaml").write_text(text)

@@ -110,6 +110,7 @@ def copy_case(case: Case, tmp_path: Path) -> Snapshot:
     return new
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CHECKPOINTS, ids=str)
 def test_a_checkpoint_is_read_from_its_copy_alone(case: Case, tmp_path: Path) -> None:
     assert not diff_entries(case.entries(), dump(copy_case(case, tmp_path)))

@@ -46,6 +46,7 @@ class Die:
         os._exit(1)
 
 
+@pytest.mark.slow
 def test_processes_stay_for_the_next_pieces() -> None:
     with Processes(2) as shared:
         rounds = [shared.run([WhereAmI(each) for each in range(8)], "work") for _ in range(2)]
@@ -83,11 +84,13 @@ def test_a_piece_that_fails_is_told_and_others_run_afterwards() -> None:
         assert len(shared.run([WhereAmI(1), WhereAmI(2)], "work")) == 2
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_told() -> None:
     with pytest.raises(StateError, match="work: a process died"):
         run_tasks([Die(), Die()], "work", processes=2)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_between_pieces_is_told() -> None:
     with Processes(2) as shared:
         ((_, process), *_) = shared.run([WhereAmI(1), WhereAmI(2)], "work")
@@ -101,6 +104,7 @@ def share() -> None:
     run_tasks([WhereAmI(1), WhereAmI(2)], "work", processes=2)
 
 
+@pytest.mark.slow
 def test_a_spawned_process_that_has_processes_ends() -> None:
     process = multiprocessing.get_context("spawn").Process(target=share)
     process.start()
@@ -172,6 +176,7 @@ class DieLater:
         os._exit(1)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_after_a_failure_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
     # Those that wait are cancelled by then.
     waiting = [Slow(str(tmp_path / "slow")) for _ in range(9)]

@@ -131,6 +131,7 @@ def test_a_link_to_another_storage_is_refused() -> None:
         plan_copies(snapshot, snapshot.metadata, resolve("memory://linked"), files=FileMode.LINK)
 
 
+@pytest.mark.slow
 def test_referenced_files_stay_where_they_are(tmp_path: Path) -> None:
     savepoint = types("2.2", "heap")
     assert copy(savepoint, tmp_path / "new", FileMode.REFERENCE) == 0

@@ -94,6 +94,7 @@ def test_wrong_requests_are_refused(content: object, message: str) -> None:
         parse_request(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"{", b"a: b: c", b"[" * 20_000, b'[&a *b, "\\UFFFFFFFF"]'])
 def test_what_is_not_yaml_names_its_file(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.yaml").write_bytes(data)

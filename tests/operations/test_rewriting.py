@@ -317,6 +317,7 @@ class Halves:
         yield copy_records(records.cut(middle, len(records)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("savepoint", ALL_TYPES, ids=str)
 def test_records_that_keep_their_keys_need_no_spill(
     savepoint: Savepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -344,6 +345,7 @@ def test_records_that_keep_their_keys_need_no_spill(
             assert written.results == {state.name: dict(expected.records)[subtask_state.state_id]}
 
 
+@pytest.mark.slow
 def test_orders_keep_their_files_byte_for_byte(tmp_path: Path) -> None:
     for state in load_states(orders()):
         directory = tmp_path / f"{state.operator.label}-{state.name.replace('/', '-')}"

@@ -48,6 +48,7 @@ def test_values(kind: pa.DataType, values: list[object], expected: list[object])
     assert to_values(pa.array(values, kind)) == expected
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | st.lists(st.tuples(st.text(), st.lists(st.integers(-(2**63), 2**63 - 1))))), st.data())
 def test_slices_of_nested_values(values: list[object], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(values)))

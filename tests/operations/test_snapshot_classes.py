@@ -79,6 +79,7 @@ def test_java_objects_inside() -> None:
     assert "consists of Java objects" in check.reason
 
 
+@pytest.mark.slow
 def test_nesting_and_constructors_as_javac_writes_them(tmp_path: Path) -> None:
     if shutil.which("javac") is None:
         pytest.skip("needs a JDK: there is no javac on the PATH")

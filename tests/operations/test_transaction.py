@@ -32,6 +32,7 @@ def judge(*, ok: bool) -> ProofReport:
     return ProofReport("orders", "order", 1, 1, (ProofCheck("round_trip", ok, "values", "equal", "different"),))
 
 
+@pytest.mark.slow
 def test_what_was_staged_reads_as_the_old_snapshot_before_and_after_it_is_published(tmp_path: Path) -> None:
     old = orders().open()
     with begin(tmp_path) as transaction:
@@ -51,6 +52,7 @@ def test_a_failed_proof_leaves_nothing(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_one_that_nobody_leaves_is_not_ended_by_the_garbage_collector(tmp_path: Path) -> None:
     transaction = begin(tmp_path).__enter__()
     fill(transaction)

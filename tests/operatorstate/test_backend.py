@@ -196,6 +196,7 @@ def test_file_merging_may_leave_no_file() -> None:
     assert (file.header.lists, file.header.broadcasts) == ((), ())
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.text(st.characters(codec="utf-8"))),

@@ -272,6 +272,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
             list(scan(family_of(damage(streams, bytes(damaged)))))
 
 
+@pytest.mark.slow
 def test_without_checksums_damage_never_leaves_the_buffers(tmp_path: Path) -> None:
     options = make_options(checksum=ChecksumType.no_checksum())
     options.set_compression_type(DBCompressionType.none())

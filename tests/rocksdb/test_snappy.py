@@ -96,6 +96,7 @@ def test_agrees_with_another_implementation(parts: list[bytes], repeat: int) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 4096, 70_000, 1 << 20])
 def test_long_literals_and_far_copies(size: int) -> None:
     chance = random.Random(size)

@@ -122,6 +122,7 @@ def judge(line: str) -> tuple[Judged, ...]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_the_outcome_is_that_of_flink(line: str) -> None:
     wrong = [
@@ -174,6 +175,7 @@ def count(line: str, title: str) -> int:
     return sum(not each.agrees and each.difference == title for each in judge(line))
 
 
+@pytest.mark.slow
 def test_the_documentation_lists_the_differences() -> None:
     rows = re.findall(r"^\| ([^|]+) \| (\w+) \| ([^|]+) \| (\d+) \| (\d+) \|", DOCUMENT.read_text(), re.MULTILINE)
     assert rows == [

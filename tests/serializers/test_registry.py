@@ -160,11 +160,13 @@ def read_money(reader, head):
 """
 
 
+@pytest.mark.slow
 def test_entry_points_are_loaded_when_a_class_is_unknown(tmp_path: Path) -> None:
     done = read_in_new_process(install_plugin(tmp_path, "acme = acme_serializers", PLUGIN))
     assert (done.stdout, done.returncode) == ("Money\n", 0), done.stderr
 
 
+@pytest.mark.slow
 def test_a_broken_entry_point_is_named(tmp_path: Path) -> None:
     done = read_in_new_process(install_plugin(tmp_path, "acme = acme_missing", PLUGIN))
     assert "UsageError: the serializer plug-in acme (acme_missing) cannot be loaded" in done.stderr

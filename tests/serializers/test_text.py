@@ -148,11 +148,13 @@ def grow(inner: st.SearchStrategy[Serializer]) -> st.SearchStrategy[Serializer]:
 serializers = st.recursive(kinds, grow, max_leaves=8)
 
 
+@pytest.mark.slow
 @given(serializers)
 def test_what_is_described_parses_to_the_same(serializer: Serializer) -> None:
     assert parse(describe(serializer)) == serializer
 
 
+@pytest.mark.slow
 @given(serializers)
 def test_what_is_built_is_read_back_from_its_bytes(serializer: Serializer) -> None:
     writer = Writer()

@@ -54,6 +54,7 @@ def test_terminals_get_no_control_characters(text: str, shown: str | None) -> No
     assert escape_terminal(shown) == shown
 
 
+@pytest.mark.slow
 def test_no_invisible_character_is_sent_to_a_terminal_by_itself() -> None:
     hidden = {"Cc", "Cf", "Co", "Cs", "Zl", "Zp"}
     for each in map(chr, range(sys.maxunicode + 1)):
@@ -64,6 +65,7 @@ def test_no_invisible_character_is_sent_to_a_terminal_by_itself() -> None:
             assert escape_terminal(each) == each, hex(ord(each))
 
 
+@pytest.mark.slow
 def test_long_texts_are_escaped_in_time_in_proportion_to_their_length() -> None:
     begin = time.monotonic()
     for text in ("orders\n" * 1_000_000, "größe 大" * 1_000_000):

@@ -123,6 +123,7 @@ def test_one_key_takes_few_requests_and_bytes(directories: dict[str, Path], form
             assert count_read() - headers <= 0.06 * size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", MOST_REQUESTS)
 def test_many_requests_are_in_flight_where_all_is_read(
     directories: dict[str, Path], format: str, monkeypatch: pytest.MonkeyPatch

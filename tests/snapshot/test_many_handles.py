@@ -25,6 +25,7 @@ def memory() -> Iterator[fsspec.AbstractFileSystem]:
         filesystem.rm("/many-handles", recursive=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("operators", "subtasks", "files"), [(2, 5, 40), (1, 100, 1000)])
 def test_metadata_with_many_files_is_written_as_it_was_read(
     operators: int, subtasks: int, files: int, tmp_path: Path

@@ -149,6 +149,7 @@ def test_files_of_changes_are_read_once(case: Case) -> None:
     assert all(share <= 1.001 for share in shares.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DATABASES, ids=str)
 def test_a_key_of_a_database_takes_two_requests_of_a_table(case: Case) -> None:
     stored = store(case)
@@ -170,6 +171,7 @@ def test_a_key_of_a_database_takes_two_requests_of_a_table(case: Case) -> None:
             assert len(CountedFileSystem.requests) <= 2 * len(tables) <= 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DATABASES, ids=str)
 def test_the_table_of_all_states_has_the_rows_of_a_key(case: Case) -> None:
     operators = {each: list(find_values(each)) for each in case.open().operators}
@@ -180,6 +182,7 @@ def test_the_table_of_all_states_has_the_rows_of_a_key(case: Case) -> None:
     assert found.to_pylist() == [row for row in everything if row["state_key"] == wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", DATABASES, ids=str)
 def test_a_list_of_keys_is_found(case: Case) -> None:
     operator = next(each for each in case.open().operators if each.keyed_states)

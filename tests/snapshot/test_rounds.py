@@ -76,6 +76,7 @@ def test_many_files_take_few_rounds(directories: dict[str, Path], format: str, w
     assert sum(rounds.widths) > SUBTASKS
 
 
+@pytest.mark.slow
 def test_verify_reads_small_tables_once_and_for_their_checksums(directories: dict[str, Path], rounds: Rounds) -> None:
     url = store_folder(directories["rocksdb-native"]).url
     run("`verify`", partial(open_snapshot, url, uids=[OPERATOR]), rounds)
@@ -94,6 +95,7 @@ def test_many_operators_take_few_rounds(case: Case, work: str, rounds: Rounds) -
     assert run(work, store(case).open, rounds) <= HALF_A_SECOND
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [each for each in CASES if "native" in str(each)], ids=str)
 def test_operators_are_read_ahead_in_a_loop(case: Case, rounds: Rounds) -> None:
     def count(batches: Iterable[tuple[str, pa.RecordBatch]]) -> list[tuple[str, int]]:

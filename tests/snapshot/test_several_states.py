@@ -45,6 +45,7 @@ def keyed_operators(snapshot: Path) -> list[Operator]:
     return [operator for operator in open_snapshot(str(snapshot)).operators if operator.keyed_states]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snapshot", SNAPSHOTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_all_states_have_the_rows_that_they_have_alone(snapshot: Path) -> None:
     for operator in keyed_operators(snapshot):

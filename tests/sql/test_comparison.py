@@ -290,6 +290,7 @@ def test_time_to_live_that_changes_is_said() -> None:
     assert state.reason == "time to live changes from 1 d to none, and what has expired is missing"
 
 
+@pytest.mark.slow
 def test_equal_plans_match_and_others_do_not_in_all_pairs_of_changes() -> None:
     signatures = {name: list_signatures(changed_plan(name)) for name in read_changed()}
     for old, before in signatures.items():
@@ -307,6 +308,7 @@ def test_equal_plans_match_and_others_do_not_in_all_pairs_of_changes() -> None:
                     assert one.node.id == other.node.id
 
 
+@pytest.mark.slow
 def test_releases_compile_one_script_to_equal_operators() -> None:
     import gzip
     import json
@@ -322,6 +324,7 @@ def test_releases_compile_one_script_to_equal_operators() -> None:
             assert [each for each in kept if not each.is_same] == []
 
 
+@pytest.mark.slow
 def test_plans_of_flink_are_equal_to_themselves_alone(fixtures: Path) -> None:
     plans = {each.parts[-3]: load_plan(str(each)) for each in sorted((fixtures / "flink/sql").glob("*/plan/*.json"))}
     signatures = {name: list_signatures(each) for name, each in plans.items()}

@@ -57,6 +57,7 @@ def test_a_join_with_one_input_names_the_node(tmp_path: Path) -> None:
     assert error.value.where.file == str(tmp_path / "plan.json")
 
 
+@pytest.mark.slow
 def test_random_damage_is_no_other_error() -> None:
     chance = random.Random(7)
     paths = [each for each in list_paths(CONTENT) if each]

@@ -168,6 +168,7 @@ def matches(planned: str, stored: str) -> bool:
     return stored.startswith(first) and stored.endswith(others[-1])
 
 
+@pytest.mark.slow
 def test_plans_say_what_the_savepoints_of_flink_hold(fixtures: Path) -> None:
     compared = named = count = 0
     for folder in sorted((fixtures / "flink/sql").iterdir()):

@@ -234,6 +234,7 @@ def test_a_file_that_is_not_there_is_missing(container: Location, server: AzureS
         copy_inside(join(container, "a"), join(container, "b"), 1)
 
 
+@pytest.mark.slow
 def test_the_files_of_a_snapshot_are_copied_by_the_service(container: Location, server: AzureServer) -> None:
     (directory,) = (DATA / "types/flink-2.2/rocksdb-native").glob("savepoint-*")
     server.blobs |= {f"{container.path}/old/{path.name}": path.read_bytes() for path in directory.iterdir()}
@@ -249,6 +250,7 @@ def test_the_files_of_a_snapshot_are_copied_by_the_service(container: Location, 
     assert len(server.requests) <= len(files) + 20
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_rescaled_by_the_service(
     container: Location, server: AzureServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

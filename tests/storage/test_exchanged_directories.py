@@ -143,6 +143,7 @@ def test_a_file_that_is_elsewhere_once_it_is_open_is_refused(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_linked_file_is_another_name_of_what_its_link_leads_to(tmp_path: Path) -> None:
     """Files of a snapshot may be absolute links to each other, which are gone once the snapshot was moved."""
     old = install_savepoint(tmp_path / "old", NATIVE)

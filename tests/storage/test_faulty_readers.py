@@ -120,6 +120,7 @@ def test_a_request_that_fails_once_changes_nothing(name: str) -> None:
         assert run(name) == expected, number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_storage_that_fails_for_good_is_one_short_error(name: str) -> None:
     expected = run(name)

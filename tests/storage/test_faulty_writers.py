@@ -137,6 +137,7 @@ def test_a_request_that_fails_once_changes_nothing(writer: str) -> None:
         assert show(target) == expected, number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ONCE, ids=str)
 @pytest.mark.parametrize("writer", WRITERS)
 def test_every_request_may_fail_once(writer: str, fault: Fault) -> None:

@@ -92,12 +92,14 @@ def test_a_bucket_without_snapshots_is_one_request(bucket: Location, server: S3S
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 def test_snapshots_of_a_few_files_share_pages(bucket: Location, server: S3Server) -> None:
     put_many(server, bucket, [f"job/chk-{chk}/{name}" for chk in range(60) for name in ("_metadata", *"abcdefghi")])
     assert len(list(find_snapshots(join(bucket, "job")))) == 60
     assert len(server.requests) <= 60
 
 
+@pytest.mark.slow
 def test_snapshots_whose_data_comes_first_are_found(bucket: Location, server: S3Server) -> None:
     names = [f"job/chk-{chk}/{name}" for chk in range(120) for name in ("_metadata", *"0123456789")]
     put_many(server, bucket, names)
@@ -187,6 +189,7 @@ def large_root(large: S3Server) -> Location:
     return root
 
 
+@pytest.mark.slow
 def test_a_large_root_takes_a_request_per_page_and_few_more(large_root: Location, large: S3Server) -> None:
     names = [entry.location.path for entry in list_files(large_root)]
     assert len(names) == OBJECTS
@@ -195,6 +198,7 @@ def test_a_large_root_takes_a_request_per_page_and_few_more(large_root: Location
     assert pages <= len(large.requests) <= pages + s3_listing.SEQUENTIAL * s3_listing.IN_FLIGHT
 
 
+@pytest.mark.slow
 def test_a_large_root_is_listed_by_several_requests_at_a_time(large_root: Location, large: S3Server) -> None:
     # Until the listing is shared each request follows another.
     large.gather = lambda _, path: 0 if len(large.requests) < s3_listing.SEQUENTIAL or "delimiter=" in path else 2
@@ -210,6 +214,7 @@ def test_snapshots_of_a_large_root_take_few_requests(large_root: Location, large
     assert len(large.requests) <= 2
 
 
+@pytest.mark.slow
 def test_pages_that_nobody_has_read_are_bounded(
     large_root: Location, large: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def wanted(bucket: Location, server: S3Server) -> tuple[list[StreamRange], bytes
     return ranges, a[:1300] + a[2 * MIB : 13 * MIB] + b[5:500] + inlined
 
 
+@pytest.mark.slow
 def test_long_ranges_do_not_pass_through_the_client(
     bucket: Location, server: S3Server, wanted: tuple[list[StreamRange], bytes]
 ) -> None:
@@ -123,6 +124,7 @@ def test_a_range_whose_copy_is_refused_passes_through_the_client(
     assert ["bytes pass through this process" in each.getMessage() for each in caplog.records].count(True) == 1
 
 
+@pytest.mark.slow
 def test_a_verified_file_is_compared_with_its_ranges(
     bucket: Location, server: S3Server, wanted: tuple[list[StreamRange], bytes]
 ) -> None:
@@ -146,6 +148,7 @@ def test_every_request_may_fail_once(
     assert len(list_uploads(bucket)) <= (fault in ("short", "lost"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST"])
 def test_an_upload_that_fails_for_good_leaves_nothing(
     bucket: Location, server: S3Server, wanted: tuple[list[StreamRange], bytes], method: str
@@ -160,6 +163,7 @@ def test_an_upload_that_fails_for_good_leaves_nothing(
     assert list_uploads(bucket) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [None, 500, "lost"])
 def test_large_files_are_sent_in_parts(
     bucket: Location, server: S3Server, fault: int | str | None, monkeypatch: pytest.MonkeyPatch
@@ -177,6 +181,7 @@ def test_large_files_are_sent_in_parts(
     assert read_file(target) == content
 
 
+@pytest.mark.slow
 def test_a_large_file_whose_writer_fails_does_not_exist(
     bucket: Location, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

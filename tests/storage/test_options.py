@@ -161,6 +161,7 @@ class _Find:
         return find_storage_options("s3://scoped-there/a").get("key")
 
 
+@pytest.mark.slow
 def test_options_of_a_block_reach_local_processes() -> None:
     with resolution.scoped_storage_options({"s3://scoped-there": {"key": "block"}}), Processes(2) as processes:
         assert processes.run([_Find(), _Find()], "finding options") == ["block", "block"]

@@ -61,6 +61,7 @@ def test_only_the_part_that_failed_is_read_again(server: S3Server, file: Locatio
     assert [method for method, *_ in server.requests].count("GET") == 5
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_for_good_is_one_error(server: S3Server, file: Location) -> None:
     server.rule = lambda *_: 503
     with pytest.raises(StorageError, match=r"cannot read the file \(5 attempts\)"):

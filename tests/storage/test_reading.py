@@ -234,6 +234,7 @@ def test_no_more_bytes_are_alive_than_are_counted(monkeypatch: pytest.MonkeyPatc
     assert most <= BUDGET.most == 4 << 20
 
 
+@pytest.mark.slow
 def test_threads_share_few_arenas(tmp_path: Path) -> None:
     program = """
 import ctypes, sys, threading

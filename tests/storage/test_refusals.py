@@ -97,6 +97,7 @@ def test_refusals_of_other_requests_are_named_too(
         read(join(savepoint, "_metadata"))
 
 
+@pytest.mark.slow
 @each_refusal
 def test_a_snapshot_with_files_that_are_refused_is_not_damaged(
     savepoint: Location, server: S3Server, refusal: Refusal, message: str
@@ -125,6 +126,7 @@ def test_throttling_of_keys_is_tried_again(savepoint: Location, server: S3Server
     assert not server.faults
 
 
+@pytest.mark.slow
 def test_a_refusal_in_the_middle_leaves_nothing(savepoint: Location, server: S3Server) -> None:
     target = join(resolve(savepoint.url.rpartition("/")[0]), "new")
     snapshot = open_snapshot(savepoint.url, uids=orders().uids)
@@ -150,6 +152,7 @@ def write_unfinished(target: Location) -> None:
         target.filesystem.pipe_file(join(target, str(uuid.uuid4())).path, b"bytes")
 
 
+@pytest.mark.slow
 def test_files_that_the_storage_does_not_list_are_removed_or_named(savepoint: Location, server: S3Server) -> None:
     target = join(resolve(savepoint.url.rpartition("/")[0]), "new")
     refuse(server, NOTHING, lambda command, path: command == "GET" and "list-type=2" in path)

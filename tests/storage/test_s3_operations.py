@@ -86,10 +86,12 @@ def test_spellings_of_flink_are_understood(savepoint: str, scheme: str) -> None:
     assert open_orders(savepoint.replace("s3://", f"{scheme}://")).operator("orders").states
 
 
+@pytest.mark.slow
 def test_all_entries_are_those_of_the_local_files(savepoint: str) -> None:
     assert show(open_orders(savepoint)) == show(orders().open())
 
 
+@pytest.mark.slow
 def test_copies_stay_inside_the_store(savepoint: str, bucket: Location, server: S3Server) -> None:
     snapshot = open_orders(savepoint)
     files = len(list(list_files(resolve(savepoint)))) - 1
@@ -113,17 +115,20 @@ def test_copies_stay_inside_the_store(savepoint: str, bucket: Location, server: 
     assert show(open_orders(result.path)) == show(orders().open())
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_converted_on_s3(savepoint: str, bucket: Location) -> None:
     result = sp.convert(open_orders(savepoint), join(bucket, "rocksdb").url, "rocksdb")
     assert show(open_orders(result.path)) == show(orders().open())
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_rescaled_on_s3(savepoint: str, bucket: Location) -> None:
     result = sp.rescale(open_orders(savepoint), join(bucket, "rescaled").url, parallelism=3)
     assert {each.parallelism for each in open_orders(result.path).operators if each.states} == {3}
     assert show(open_orders(result.path), "keyed", "timer") == show(orders().open(), "keyed", "timer")
 
 
+@pytest.mark.slow
 def test_key_groups_change_on_s3(savepoint: str, bucket: Location) -> None:
     result = sp.rescale(open_orders(savepoint), join(bucket, "rescaled").url, max_parallelism=64)
     assert {each.max_parallelism for each in open_orders(result.path).operators if each.keyed_states} == {64}
@@ -160,6 +165,7 @@ def test_a_store_that_fails_for_good_ends_in_one_error(savepoint: str, server: S
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_while_writing_leaves_nothing(savepoint: str, bucket: Location, server: S3Server) -> None:
     snapshot = open_orders(savepoint)
     inspect(snapshot)

@@ -48,6 +48,7 @@ def die(temporary: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_the_next_one_removes_what_a_killed_process_has_left(temporary: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=die, args=(str(temporary),))
     process.start()

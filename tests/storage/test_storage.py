@@ -383,6 +383,7 @@ def test_other_text_is_no_path_mapping(text: str) -> None:
         parse_path_mapping([text])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adlfs", "gcsfs", "s3fs"])
 def test_storage_clients_print_nothing_by_themselves(name: str) -> None:
     code = f"import logging, state_pipelines.storage; logging.getLogger('{name}').error('a traceback')"

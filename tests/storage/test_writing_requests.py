@@ -115,6 +115,7 @@ def test_temporary_files_go_where_the_user_says(directory: Path) -> None:
     assert not [path for path in CountedFileSystem.store if path.startswith("/scratch/")]
 
 
+@pytest.mark.slow
 def test_a_file_that_is_longer_than_its_handle_says_is_cut_and_a_shorter_one_refused() -> None:
     (directory,) = (TYPES / "flink-2.2" / "rocksdb-native").glob("savepoint-*")
     put(directory)
@@ -132,6 +133,7 @@ def test_a_file_that_is_longer_than_its_handle_says_is_cut_and_a_shorter_one_ref
     assert not [each for each in store if each.startswith("/results/short/")]
 
 
+@pytest.mark.slow
 def test_a_copy_that_the_storage_has_lost_is_made_again() -> None:
     (directory,) = (TYPES / "flink-2.2" / "rocksdb-native").glob("savepoint-*")
     put(directory)

@@ -21,6 +21,7 @@ def test_values_and_texts() -> None:
     assert parse_yaml("a: [1, no]", as_texts=True) == {"a": ["1", "no"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_texts", [False, True])
 def test_depth_is_bounded(as_texts: bool) -> None:
     assert parse_yaml("[" * (MAX_DEPTH - 1) + "]" * (MAX_DEPTH - 1), as_texts=as_texts)

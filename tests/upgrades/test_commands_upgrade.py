@@ -71,6 +71,7 @@ print(json.dumps(answer))
 OLD = "a" * 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("new", "result"), [("new.jar", Result.UPGRADED), ("broken.jar", Result.WENT_BACK)])
 def test_commands_carry_out_an_upgrade(tmp_path: Path, snapshot: Path, new: str, result: Result) -> None:
     store = tmp_path / "jobs.json"

@@ -64,6 +64,7 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{bucket}/results/_upgrades/orders"
 
 
+@pytest.mark.slow
 def test_a_lease_is_held_by_one(directory: str) -> None:
     location = resolve(directory)
     with hold_lease(location, "orders") as lease:
@@ -119,6 +120,7 @@ def test_of_two_processes_that_find_a_free_lease_one_gets_it(directory: str, mon
             take_lease(location, "orders")
 
 
+@pytest.mark.slow
 def test_a_lease_in_a_bucket_is_renewed_taken_over_and_lost(bucket: str) -> None:
     location = resolve(f"{bucket}/leases")
     lost = take_lease(location, "orders", now=NOW)

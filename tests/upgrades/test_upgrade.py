@@ -109,6 +109,7 @@ def test_a_savepoint_that_the_statistics_do_not_have_is_checked(tmp_path: Path, 
     assert found.checked.description == f"savepoint {open_snapshot(str(snapshot)).checkpoint_id}"
 
 
+@pytest.mark.slow
 def test_what_the_policy_does_not_allow_waits_for_an_approval(tmp_path: Path, snapshot: Path) -> None:
     cluster = MemoryCluster(snapshot)
     request = describe(tmp_path, new_more=", max_parallelism: 256")
@@ -365,6 +366,7 @@ def test_a_job_that_ended_without_its_savepoint_is_not_started_from_another_one(
     assert [name for name, command in report.commands if f"-s {seen} " in command] == ["old", "new"]
 
 
+@pytest.mark.slow
 def test_a_savepoint_fails_for_any_reason_and_the_job_runs_on(tmp_path: Path, snapshot: Path) -> None:
     cluster = MemoryCluster(snapshot)
     request = describe(tmp_path)
@@ -421,6 +423,7 @@ def find_native(name: str) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_a_native_savepoint_of_the_other_state_backend_is_converted(tmp_path: Path) -> None:
     for backend, writes in (("rocksdb", []), ("hashmap", ["convert"])):
         directory = tmp_path / backend
@@ -436,6 +439,7 @@ def test_a_native_savepoint_of_the_other_state_backend_is_converted(tmp_path: Pa
         assert ("canonical" in formats) is bool(writes)
 
 
+@pytest.mark.slow
 def test_a_rehearsal_finds_out_that_a_state_cannot_be_converted(tmp_path: Path) -> None:
     cluster = MemoryCluster(find_native("heap-native"))
     request = describe(tmp_path, new_more=", backend: rocksdb", more=NATIVE)
@@ -524,6 +528,7 @@ def test_a_second_start_does_not_upgrade_again(tmp_path: Path, snapshot: Path) -
     assert len(cluster.submissions) == 1
 
 
+@pytest.mark.slow
 def test_a_program_that_went_back_is_tried_again_only_with_an_approval(tmp_path: Path, snapshot: Path) -> None:
     cluster = MemoryCluster(snapshot)
     request = describe(tmp_path, new="fails.jar")

@@ -41,6 +41,7 @@ def test_sound_snapshots_have_no_errors(case: Case, depth: str) -> None:
     assert [str(each) for each in report.findings if each.severity is not Severity.NOTE] == []
 
 
+@pytest.mark.slow
 def test_the_whole_of_a_snapshot_is_read() -> None:
     (case,) = (each for each in CASES if str(each) == "types-2.2-rocksdb-native")
     sample, whole = (audit_snapshot(case.open(), depth) for depth in ("sample", "whole"))
@@ -118,6 +119,7 @@ def canonical(tmp_path: Path) -> Copy:
     return copy_case("types-2.2-heap", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["types-2.2-heap", "types-2.2-heap-native"])
 @pytest.mark.parametrize("depth", ["sample", "whole"])
 def test_a_wrong_offset_of_a_key_group_is_found(tmp_path: Path, name: str, depth: str) -> None:
@@ -136,6 +138,7 @@ def test_a_wrong_offset_of_a_key_group_is_found(tmp_path: Path, name: str, depth
     assert all(each.offset is not None for each in found)
 
 
+@pytest.mark.slow
 def test_damage_in_one_file_does_not_hide_damage_in_another(canonical: Copy) -> None:
     files = canonical.files(lambda each: each.category.name == "MANAGED_KEYED")[:3]
     for file in files:
@@ -154,6 +157,7 @@ def test_a_damaged_file_of_changes_is_found(tmp_path: Path) -> None:
         assert str(file) in {each.file for each in errors(copy.audit(depth))}
 
 
+@pytest.mark.slow
 def test_missing_files_are_reported_once_at_every_depth(database: Copy) -> None:
     file = database.files(is_table)[0]
     file.unlink()
@@ -162,6 +166,7 @@ def test_missing_files_are_reported_once_at_every_depth(database: Copy) -> None:
         assert [each.property for each in named] == [Property.FILES]
 
 
+@pytest.mark.slow
 def test_a_truncated_table_is_found_at_every_depth(database: Copy) -> None:
     file = database.files(is_table)[0]
     file.write_bytes(file.read_bytes()[:-1])

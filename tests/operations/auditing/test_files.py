@@ -101,6 +101,7 @@ def test_bytes_after_key_groups_do_no_harm(savepoint: Copy) -> None:
     assert report.restorable
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", ["link", "reference"])
 def test_a_rescaling_that_hands_on_parts_of_files_is_restorable(savepoint: Copy, tmp_path: Path, files: str) -> None:
     target = str(tmp_path / "rescaled")

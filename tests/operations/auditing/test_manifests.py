@@ -123,6 +123,7 @@ def test_files_of_rescaled_snapshots_have_checksums(tmp_path: Path, case: str, w
     assert all(each.checksum for each in manifest.files)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", ["canonical", "rocksdb", "keep"])
 def test_files_of_converted_snapshots_have_checksums(tmp_path: Path, to: str) -> None:
     manifest = find_manifest(resolve(str(convert_case(tmp_path, "types-1.20-heap", to))), PathMapping())
@@ -199,6 +200,7 @@ def test_referenced_files_are_named_with_their_size(tmp_path: Path) -> None:
     assert manifest["referenced"]
 
 
+@pytest.mark.slow
 def test_snapshots_of_flink_have_no_manifest(tmp_path: Path) -> None:
     copy = copy_case("types-1.20-heap", tmp_path)
     assert not audit_snapshot(str(copy.path)).has_manifest

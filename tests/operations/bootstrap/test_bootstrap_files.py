@@ -43,6 +43,7 @@ def test_relative_rows_are_beside_a_description_at_a_url() -> None:
     assert find_rows("memory://descriptions/new.yaml") == "memory:///descriptions/data/rows.parquet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["operators: !!bool x", "operators: &a [*a]", "[" * 5000, "a: [", "\x00"])
 def test_what_is_no_yaml_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "new.yaml").write_text(text)

@@ -278,6 +278,7 @@ def read_column(folder: Path, column: pa.Array, **options: Any) -> Iterator[pa.R
     return RowGroups(((resolve(str(folder / "a.parquet")), 0),), (("value", "value"),), schema).read()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize(("column", "texts"), REPEATED.values(), ids=REPEATED)
 def test_texts_that_a_file_has_once_are_read_in_small_batches(tmp_path: Path, column: pa.Array, texts: int) -> None:

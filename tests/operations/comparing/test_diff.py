@@ -87,6 +87,7 @@ def differing_properties(report: SnapshotDiff) -> dict[str, tuple[object, object
     return {each.name: (each.one, each.other) for each in properties if each.counts and each.differs}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["1.20", "2.2"])
 @pytest.mark.parametrize("format", ["canonical", "heap", "rocksdb"])
 def test_another_format_makes_no_difference(release: str, format: str, tmp_path: Path) -> None:
@@ -123,6 +124,7 @@ def test_the_same_null_in_other_bytes_is_told() -> None:
     assert {each.note for each in contents.examples} == {"the same value in other bytes"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", ["heap-native", "rocksdb-snappy", "rocksdb"])
 def test_runs_of_the_same_job_differ_in_times_of_access_only(other: str) -> None:
     report = diff(find("heap").open_told(), find(other).open_told())
@@ -230,6 +232,7 @@ def test_examples_show_every_sort(tmp_path: Path) -> None:
     assert len(kinds) == 4
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     one=st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(0, 3), max_size=12),
@@ -455,6 +458,7 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     assert (told["same"], told["same_contents"]) == (False, False)
 
 
+@pytest.mark.slow
 def test_neither_spark_nor_dagster_is_imported() -> None:
     code = "import sys, state_pipelines.operations.diff; print({'pyspark', 'dagster'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -35,6 +35,7 @@ def make_hashes(records: list[tuple[int, int]]) -> Hashes:
     return Hashes(keys.astype(np.int32) % 3, keys, whole)
 
 
+@pytest.mark.slow
 @given(one=RECORDS, other=RECORDS, limit=st.integers(0, 4))
 def test_records_are_joined_as_they_are_counted(
     one: list[tuple[int, int]], other: list[tuple[int, int]], limit: int

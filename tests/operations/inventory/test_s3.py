@@ -35,6 +35,7 @@ def bucket(server: S3Server, tmp_path: Path) -> Location:
     return root
 
 
+@pytest.mark.slow
 def test_updates_and_look_ups(bucket: Location) -> None:
     root, store = join(bucket, "checkpoints"), join(bucket, "results", "inventory.parquet")
     put(root, f"{JOB}/chk-1", 1)
@@ -47,6 +48,7 @@ def test_updates_and_look_ups(bucket: Location) -> None:
     assert {find_snapshot(key, [root], store).checkpoint_id for key in keys} == {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_a_deleted_snapshot_is_gone(bucket: Location) -> None:
     root, store = join(bucket, "checkpoints"), join(bucket, "results", "inventory.parquet")
     directory = put(root, f"{JOB}/chk-1", 1)

@@ -43,6 +43,7 @@ def profile() -> Profile:
     return profile_snapshot(case.open_told(), ttl={"": timedelta(days=7)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_entries_are_those_of_flink(case: Case) -> None:
     found = profile_snapshot(case.open_told())
@@ -142,6 +143,7 @@ def test_an_unknown_serializer_does_not_hide_the_others(case: Case) -> None:
     assert sum(state.entries or 0 for state in readable) > 0
 
 
+@pytest.mark.slow
 def test_entries_that_cannot_be_decoded_are_counted() -> None:
     (case,) = (each for each in OWN if each.version.startswith("2.2") and each.case == "heap")
     # Without the class, half of the values of the state cannot be decoded.
@@ -154,6 +156,7 @@ def test_entries_that_cannot_be_decoded_are_counted() -> None:
     assert not found.error
 
 
+@pytest.mark.slow
 def test_a_damaged_file_does_not_hide_the_other_operators(tmp_path: Path) -> None:
     (case,) = select("2.2", "heap", "canonical")[:1]
     path = tmp_path / case.path.name
@@ -171,6 +174,7 @@ def test_a_damaged_file_does_not_hide_the_other_operators(tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.slow
 def test_ages_are_told_at_the_given_time() -> None:
     (case,) = select("2.2", "heap", "canonical")[:1]
     found = profile_snapshot(case.open_told(), now=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC))

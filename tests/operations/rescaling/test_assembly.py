@@ -123,6 +123,7 @@ def operator_handles(state: OperatorState) -> list[OperatorStateHandle]:
     return [each for each in found if each is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "narrow"), SECTIONS)
 def test_no_entry_is_lost_or_comes_twice(name: str, narrow: bool, tmp_path: Path) -> None:
     snapshot = find(name).open_told()
@@ -134,6 +135,7 @@ def test_no_entry_is_lost_or_comes_twice(name: str, narrow: bool, tmp_path: Path
         assert not difference, f"{parallelism}: {difference}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DATABASES)
 def test_a_database_is_handed_on_and_read_once(name: str, tmp_path: Path) -> None:
     old = find(name).open_told()

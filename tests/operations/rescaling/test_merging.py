@@ -88,6 +88,7 @@ def merge_and_move(
 WAYS = [(merge_in_place, OLD), (merge_and_move, NEW)]
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(
     snapshots=st.lists(RECORDS, min_size=1, max_size=3),

@@ -27,6 +27,7 @@ def test_no_range_is_read_twice(case: Case) -> None:
     assert repeated == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.case)
 def test_operator_state_is_read_once_for_plan_and_proof(case: Case) -> None:
     stored = store_folder(case.path)

@@ -62,6 +62,7 @@ def read_cases(line: str) -> list[Recorded]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_split_and_broadcast_state_goes_where_flink_puts_it(line: str) -> None:
     cases = read_cases(line)
@@ -72,6 +73,7 @@ def test_split_and_broadcast_state_goes_where_flink_puts_it(line: str) -> None:
     assert len(cases) == CASES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_union_state_is_there_once_and_in_the_order_in_which_flink_gives_it_to_everyone(line: str) -> None:
     for case in read_cases(line):

@@ -99,6 +99,7 @@ def opened(results: list[tuple[WrittenFile, CanonicalFile]]) -> list[CanonicalFi
     return [file for _, file in results]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     records=RECORDS,
@@ -301,6 +302,7 @@ def test_max_parallelism_stays_without_hashes(place: Location) -> None:
     assert read(opened(gather((spill,), 2, 4, place)), 4) == read([file], 4)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(records=RECORDS, keys=st.frozensets(KEYS, max_size=6), keep=st.booleans(), shuffled=st.booleans())
 def test_filter_keeps_or_drops_keys(*, records: list[Record], keys: frozenset[str], keep: bool, shuffled: bool) -> None:
@@ -343,6 +345,7 @@ def collect(
     return written, reopen(target, key_groups, written.size, written.offsets, max_parallelism)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(records=RECORDS, batch=st.sampled_from([1, 200, 1 << 20]), compressed=st.booleans())
 def test_files_with_other_headers_are_collected(records: list[Record], batch: int, compressed: bool) -> None:

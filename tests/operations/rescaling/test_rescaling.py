@@ -151,6 +151,7 @@ def test_threads_and_processes_do_the_same(
     assert run.threads == threads
 
 
+@pytest.mark.slow
 def test_there_and_back_gives_the_same_place_to_every_entry(types: Snapshot, tmp_path: Path) -> None:
     away = reopen(run(types, tmp_path / "away", parallelism=5, max_parallelism=1024), types)
     back = reopen(run(away, tmp_path / "back", parallelism=2, max_parallelism=128), types)
@@ -188,6 +189,7 @@ def test_parallelism_alone_reads_no_records(types: Snapshot, tmp_path: Path, mon
     assert result.proof is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [FileMode.LINK, FileMode.REFERENCE])
 def test_files_that_stay_cost_nothing(types: Snapshot, tmp_path: Path, mode: FileMode) -> None:
     single = reopen(run(types, tmp_path / "single", parallelism=1), types)
@@ -199,6 +201,7 @@ def test_files_that_stay_cost_nothing(types: Snapshot, tmp_path: Path, mode: Fil
     assert any("name" in note or "self-contained" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_a_dropped_state_is_gone_and_nothing_else(types: Snapshot, tmp_path: Path) -> None:
     operator = types.operator("state-kinds")
     keyed = next(state.name for state in operator.keyed_states if state.kind == "MAP")
@@ -234,6 +237,7 @@ def test_a_renamed_operator_has_its_state(types: Snapshot, tmp_path: Path) -> No
     assert gather(dump(reopen(result, types))) == gather(moved)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [{}, {"max_parallelism": 512}], ids=["same key groups", "other key groups"])
 def test_only_the_chosen_keys_stay(types: Snapshot, tmp_path: Path, content: dict[str, int]) -> None:
     lines = [line for line in dump(types) if line["op"] == "basic-types" and line["kind"] == "keyed"]
@@ -261,6 +265,7 @@ def split_in_two(snapshot: Snapshot, tmp_path: Path) -> tuple[str, str]:
     return first.path, second.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [{}, {"max_parallelism": 300, "parallelism": 3}], ids=["plain", "rescaled"])
 def test_snapshots_with_other_keys_are_merged(types: Snapshot, tmp_path: Path, content: dict[str, int]) -> None:
     first, second = split_in_two(types, tmp_path)
@@ -268,6 +273,7 @@ def test_snapshots_with_other_keys_are_merged(types: Snapshot, tmp_path: Path, c
     assert gather(dump(reopen(result, types))) == gather(dump(types))
 
 
+@pytest.mark.slow
 def test_keys_that_both_have_need_a_rule(types: Snapshot, tmp_path: Path) -> None:
     _, second = split_in_two(types, tmp_path)
     with pytest.raises(IncompatibleError, match="more than one snapshot has the key"):
@@ -277,6 +283,7 @@ def test_keys_that_both_have_need_a_rule(types: Snapshot, tmp_path: Path) -> Non
     assert gather(dump(reopen(result, types))) == gather(dump(types))
 
 
+@pytest.mark.slow
 def test_an_operator_is_taken_from_another_snapshot_and_rescaled(tmp_path: Path) -> None:
     orders = open_snapshot("examples/orders/savepoints/flink-2.2/savepoint-df4606-efe91b44c091")
     (path,) = (DATA / "types/flink-2.2/heap").glob("savepoint-*")
@@ -316,6 +323,7 @@ def test_records_in_flight_are_refused(tmp_path: Path) -> None:
         run(case.open_told(), tmp_path / "new", parallelism=3)
 
 
+@pytest.mark.slow
 def test_what_was_lost_fails_the_proof(types: Snapshot, tmp_path: Path) -> None:
     def lose(pieces: Sequence[Any], what: str) -> list[Any]:
         """Leaves out all but the first spill."""
@@ -332,6 +340,7 @@ def test_what_was_lost_fails_the_proof(types: Snapshot, tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prove", [True, False])
 @pytest.mark.parametrize("storage", ["local", "memory"])
 def test_every_entry_is_there_again_when_blocks_were_merged(
@@ -383,6 +392,7 @@ def with_lists(orders: Snapshot) -> Snapshot:
     return Snapshot(orders.location, replace(orders.metadata, operator_states=operators), orders.path_mapping)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 @pytest.mark.parametrize("prove", [True, False])
 def test_a_list_state_is_dropped_beside_keyed_state(
@@ -407,6 +417,7 @@ def split_orders(orders: Snapshot, tmp_path: Path) -> tuple[Snapshot, str]:
     return open_snapshot(first.path), second.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [{}, {"parallelism": 1}, {"parallelism": 4}, {"parallelism": 3, "max_parallelism": 256}], ids=str
 )
@@ -420,6 +431,7 @@ def test_two_regions_become_one(orders: Snapshot, tmp_path: Path, content: dict[
     assert len(prices) == 12 * new.operator("pricing").parallelism
 
 
+@pytest.mark.slow
 def test_regions_with_other_broadcast_state_do_not_mix(orders: Snapshot, types: Snapshot, tmp_path: Path) -> None:
     first, second = split_orders(orders, tmp_path)
     less = run(open_snapshot(second), tmp_path / "less", operators={"pricing": {"drop_states": ["prices"]}})
@@ -434,6 +446,7 @@ def test_regions_with_other_broadcast_state_do_not_mix(orders: Snapshot, types: 
     }
 
 
+@pytest.mark.slow
 def test_without_the_hash_key_groups_may_be_joined(types: Snapshot, tmp_path: Path) -> None:
     result = run(types, tmp_path / "new", max_parallelism=32)
     assert [change.hashes for change in result.plan.changes if change.label == "state-kinds"] == [()]
@@ -448,6 +461,7 @@ def test_keys_that_are_not_there_are_told(types: Snapshot, tmp_path: Path, keys:
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_keys_have_the_form_of_a_dump(types: Snapshot, tmp_path: Path) -> None:
     keys = [line["key"] for line in dump(types) if line["op"] == "composite-types" and line["kind"] == "keyed"]
     (first, *_) = (key["@tuple"] if isinstance(key, dict) else key for key in keys)
@@ -466,6 +480,7 @@ def test_key_groups_that_differ_are_noted(types: Snapshot, tmp_path: Path) -> No
     assert any("if any of these are chained, Flink loses state" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_an_operator_without_keyed_state_may_have_more_subtasks_than_key_groups_before(
     orders: Snapshot, tmp_path: Path
 ) -> None:

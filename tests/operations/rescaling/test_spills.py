@@ -128,6 +128,7 @@ def contents(directory: Location, written: list[WrittenFile]) -> list[bytes]:
     return [read_file(join(directory, f"new-{each.subtask}")) for each in written]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     parts=st.lists(RECORDS, min_size=1, max_size=3),

@@ -56,6 +56,7 @@ def write_next(tree: Tree, job: str = "second", time: datetime = OLD) -> Path:
     return write_checkpoint(tree, job, 100 + len(tree.snapshots), time).path
 
 
+@pytest.mark.slow
 def test_a_checkpoint_written_meanwhile_changes_nothing_of_the_agreed_plan(tree: Tree, first: RetentionPlan) -> None:
     before = state_files(tree)
     new = write_next(tree)
@@ -68,6 +69,7 @@ def test_a_checkpoint_written_meanwhile_changes_nothing_of_the_agreed_plan(tree:
     assert sum(state.to_arrow().num_rows for each in open_snapshot(str(new)).operators for state in each.states) == 60
 
 
+@pytest.mark.slow
 def test_what_could_go_since_then_goes_with_the_next_plan(tree: Tree, first: RetentionPlan) -> None:
     write_next(tree)
     apply(tree, first)
@@ -101,6 +103,7 @@ def test_nothing_goes_when_a_new_checkpoint_references_a_path_of_the_plan(tree: 
     refuse(tree, first, f"{orphan} would stay now: referenced by {new}")
 
 
+@pytest.mark.slow
 def test_nothing_goes_that_a_snapshot_outside_the_plan_needs(tree: Tree, first: RetentionPlan) -> None:
     # By now the policy drops the new snapshot too, but its `_metadata` is not in the agreed plan and stays.
     orphan = min(each.path for each in first.delete if each.kind is PathKind.SHARED)
@@ -154,6 +157,7 @@ def test_nothing_goes_on_doubt(
     refuse(tree, first, reason)
 
 
+@pytest.mark.slow
 def test_paths_that_are_gone_meanwhile_are_no_change(tree: Tree, first: RetentionPlan) -> None:
     # Flink has subsumed a checkpoint of the plan.
     gone = next(each for each in tree.of("first") if str(each.path / "_metadata") in files_of(first))
@@ -180,6 +184,7 @@ def test_a_second_pass_confirms_the_first_one(tree: Tree, first: RetentionPlan) 
     assert confirmed.fingerprint == first.fingerprint
 
 
+@pytest.mark.slow
 def test_passes_that_never_agree_are_an_error(tree: Tree) -> None:
     def wait(seconds: float) -> None:
         newest = plan_retention(tree.roots, POLICY)
@@ -199,6 +204,7 @@ def test_the_json_form_of_a_plan_gives_its_paths(first: RetentionPlan) -> None:
     assert read_planned_paths(b"{", first.fingerprint) is None
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_with_its_own_paths(tree: Tree, first: RetentionPlan) -> None:
     assert not apply(tree, first, limits=ApplyLimits(paths=7, paths_per_second=1e9)).finished
     before = state_files(tree)

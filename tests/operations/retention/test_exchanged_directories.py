@@ -52,6 +52,7 @@ def exchange(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Path], None]:
     return install
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quarantine", [False, True], ids=["delete", "quarantine"])
 def test_a_file_outside_with_the_name_size_and_time_of_an_orphan_stays(
     root: Path, outside: Path, exchange: Callable[[Path, Path], None], *, quarantine: bool

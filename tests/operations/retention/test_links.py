@@ -52,6 +52,7 @@ def audit(snapshot: Path) -> list[object]:
     return list(audit_snapshot(open_snapshot(str(snapshot)), Depth.FILES).findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["shared", f"../{OTHER_JOB}/shared", "chk-1", "taskowned"])
 @pytest.mark.parametrize("is_relative", [True, False])
 def test_the_file_behind_a_link_stays(tmp_path: Path, place: str, is_relative: bool) -> None:
@@ -112,6 +113,7 @@ def test_a_link_of_a_checkpoint_outside_that_leads_into_the_root(tmp_path: Path)
     assert "referenced by" in kept_reason(plan(tmp_path / "root", min_age=NOTHING, path_mapping=mapping), hidden)
 
 
+@pytest.mark.slow
 def test_links_that_change_between_two_passes(tmp_path: Path) -> None:
     job = install_job(tmp_path / "root")
     (tmp_path / "root" / "alias").symlink_to(tmp_path / "root" / "elsewhere")

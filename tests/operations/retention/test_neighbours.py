@@ -110,6 +110,7 @@ def test_a_checkpoint_beside_the_root_that_cannot_be_read_stops_the_plan(tmp_pat
     assert f"{tmp_path}/{OTHER_JOB}/chk-4/_metadata cannot be read" in result.stopped[0]
 
 
+@pytest.mark.slow
 def test_a_job_that_claims_while_a_plan_is_applied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = install_job(tmp_path / "root")
     copy = install_job(tmp_path / "copy")

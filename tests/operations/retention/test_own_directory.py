@@ -164,6 +164,7 @@ def test_a_root_may_be_a_link_itself(root: Path, tmp_path: Path) -> None:
     assert record.outcome is DeletionOutcome.RESTORED
 
 
+@pytest.mark.slow
 def test_nothing_is_restored_behind_a_link_out_of_the_root(root: Path, tmp_path: Path) -> None:
     plan = plan_retention(str(root))
     apply_plan(str(root), fingerprint=plan.fingerprint, quarantine=True)

@@ -108,6 +108,7 @@ def test_a_pin_without_a_snapshot_stops_the_plan_with_its_line(root: Path, path:
     )
 
 
+@pytest.mark.slow
 def test_a_tag_without_a_snapshot_stops_the_plan_unless_retention_has_deleted_that(root: Path) -> None:
     pin_snapshot(resolve(str(root)), f"{JOB}/chk-2", tags=("release",))
     kept = plan(root, policy=POLICY | {"keep": {"tags": ["release"]}})

@@ -69,6 +69,7 @@ def test_every_file_is_in_one_list(tmp_path: Path, seed: int) -> None:
     assert sorted(listed) == sorted(str(path) for path in tmp_path.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_a_second_plan_after_the_first_has_nothing_old_to_delete(tmp_path: Path, seed: int) -> None:
     first = plan_tree(tmp_path, seed)

@@ -75,6 +75,7 @@ def test_only_new_snapshots_are_read(root: Location, server: S3Server) -> None:
     assert made == plan(root, server, stored=False)[0]
 
 
+@pytest.mark.slow
 def test_a_snapshot_whose_files_have_changed_is_judged_again(root: Location, server: S3Server) -> None:
     plan(root, server)
     (file, *_) = [each for each in root.filesystem.find(join(root, JOB, "chk-0").path) if "_metadata" not in each]
@@ -84,6 +85,7 @@ def test_a_snapshot_whose_files_have_changed_is_judged_again(root: Location, ser
     assert not any(each.restorable for each in made.snapshots)
 
 
+@pytest.mark.slow
 def test_a_deleted_snapshot_is_no_reference(root: Location, server: S3Server) -> None:
     plan(root, server)
     root.filesystem.rm_file(join(root, JOB, "chk-7", "_metadata").path)
