@@ -21,8 +21,16 @@ SNAPSHOTS = [
     *(sorted(Path(ROOTS["wild"]).rglob("_metadata")) if ROOTS["wild"] else ()),
     *(case.path / "_metadata" for case in MADE),
 ]
-SAMPLED = {case.path: number for number, case in enumerate(MADE)}
-"""Larger snapshots, each of which takes a third of the commands, and its number."""
+SAMPLED = {
+    path: number
+    for number, path in enumerate(
+        [
+            *(case.path for case in MADE),
+            *(each.parent for each in SNAPSHOTS if ROOTS["flink"] and each.is_relative_to(ROOTS["flink"])),
+        ]
+    )
+}
+"""Numbers of larger snapshots, and of those of Flink's own tests, which are alike: each takes every third command."""
 COMMANDS = ("inspect", "read", "dump", "diff", "convert", "keep", "erase")
 MAPS = {"494ff033-chk-6": "file:/state/checkpoint"}
 """Directories that absolute paths of a snapshot name, by the folder that has them now."""

@@ -458,8 +458,6 @@ def test_savepoints_of_flink(label: str, new: int, place: Location) -> None:
     [
         "main-rocksdb-native",
         "avro-hashmap-native",
-        "filemerging-rocksdb-checkpoint",
-        "heaptimers-rocksdb-checkpoint",
     ],
 )
 def test_states_of_every_format_move(name: str, fixtures: Path, place: Location) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SNAPSHOTS = 20
-MANY = 200
+MANY = 80
 LATER = datetime.now(UTC) + timedelta(days=30)
 
 

@@ -95,7 +95,7 @@ class TestKilled:
     @pytest.mark.slow
     @pytest.mark.parametrize(
         ("again", "quarantine", "every"),
-        [("the same fingerprint", False, 7), ("a new plan", False, 9), ("the same fingerprint", True, 9)],
+        [("the same fingerprint", False, 11), ("a new plan", False, 13), ("the same fingerprint", True, 13)],
         ids=["same fingerprint", "new plans", "quarantine"],
     )
     def test_at_deletions(
@@ -136,7 +136,7 @@ class TestKilled:
     def test_by_a_signal(self, tree: Tree, kept: list[TreeSnapshot]) -> None:
         fingerprint = plan_retention(tree.roots, POLICY).fingerprint
         script = CHILD.format(policy=POLICY)
-        for number in (1, 7, 20, 33):
+        for number in (1, 20):
             command = [sys.executable, "-c", script, *tree.roots, fingerprint, str(number)]
             assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
             assert all(file.exists() for file in needed_by(kept))
