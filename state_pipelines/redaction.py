@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from urllib.parse import unquote
 
 # The texts contain names from snapshots, which anybody may have chosen: redaction must take time in proportion to the
@@ -88,6 +89,8 @@ _ENCODINGS = 4
 """Number of times that a URL inside of others may be encoded."""
 
 
+# Errors that are raised and caught for every value have the same few texts, and locations the same few files.
+@lru_cache(maxsize=128)
 def redact(text: str) -> str:
     """Replace secrets in a text, rather too much than too little.
 
@@ -115,6 +118,7 @@ def redact(text: str) -> str:
     return _redact_options(text)
 
 
+@lru_cache(maxsize=1024)
 def redact_path(path: str) -> str:
     """Replace secrets in a path or URL as `redact` does; blanks do not end it, even in a password."""
     return _redact_options(_redact_urls(path))
