@@ -55,23 +55,23 @@ class BalanceMethod(StrEnum):
     """Method by which the state of an operator was measured."""
 
     RECORDS = "records"
-    """All records were read: bytes are those of keys and values."""
+    """All records were read. Bytes are those of keys and values."""
     OFFSETS = "offsets"
-    """Nothing but headers was read: bytes are those of the file, compressed where it is, and exact."""
+    """Only handles and headers were read. Bytes are exact sizes of key groups in the files, compressed or not."""
     ESTIMATE = "estimate"
-    """Offsets of key groups, and estimates for files that do not record where key groups begin."""
+    """As `OFFSETS`, but for some files, which do not record where key groups begin, bytes are estimates."""
     NONE = ""
     """Nothing was measured."""
 
 
 @dataclass(frozen=True)
 class KeyGroupLoads:
-    """Entries and bytes of each key group, by number of the key group.
+    """Entries and bytes of each key group; the lists are indexed by key group.
 
     Attributes:
-        bytes: of all keyed state.
-        records: None when they were not counted.
-        keys: distinct keys; None when they were not counted.
+        bytes: bytes of all keyed state.
+        records: number of records; None if they were not counted.
+        keys: number of distinct keys; None if they were not counted.
     """
 
     bytes: list[int]
@@ -84,11 +84,11 @@ class SubtaskLoad:
     """Entries and bytes of one subtask.
 
     Attributes:
-        subtask: its index.
-        key_groups: [first, last].
-        bytes: of all keyed state.
-        records: None when they were not counted.
-        keys: distinct keys; None when they were not counted.
+        subtask: index of the subtask.
+        key_groups: [first, last] key group of the subtask.
+        bytes: bytes of all keyed state.
+        records: number of records; None if they were not counted.
+        keys: number of distinct keys; None if they were not counted.
     """
 
     subtask: int
@@ -100,15 +100,16 @@ class SubtaskLoad:
 
 @dataclass(frozen=True)
 class StateDistribution:
-    """State over the subtasks of an operator.
+    """Distribution of the keyed state of an operator over its subtasks.
 
     Attributes:
         parallelism: number of subtasks.
         max_parallelism: number of key groups.
-        subtasks: one per subtask.
-        imbalance: bytes of the largest subtask by the mean; 1 is even, and what an operator without state has.
-        idle: indices of subtasks that hold nothing.
-        loads: of the key groups.
+        subtasks: load of each subtask.
+        imbalance: bytes of the largest subtask divided by the mean of all subtasks; 1 for an even distribution, and for
+            an operator without state.
+        idle: indices of subtasks without state.
+        loads: loads of all key groups.
     """
 
     parallelism: int
@@ -129,9 +130,9 @@ class StateSizes:
     """Sizes of a state over all key groups.
 
     Attributes:
-        bytes: 0 where only the bytes of all states together are known.
-        records: None when they were not counted.
-        keys: distinct keys; None when they were not counted.
+        bytes: bytes of the state; 0 if only the bytes of all states together are known.
+        records: number of records; None if they were not counted.
+        keys: number of distinct keys; None if they were not counted.
     """
 
     name: str
@@ -142,11 +143,11 @@ class StateSizes:
 
 @dataclass(frozen=True)
 class HotKeyGroup:
-    """A key group that holds much.
+    """One of the key groups of an operator with the most bytes.
 
     Attributes:
-        subtask: that has it now.
-        share: of the bytes of the operator, 0 to 1.
+        subtask: index of the subtask that has the key group now.
+        share: share of the bytes of the operator, 0 to 1.
     """
 
     key_group: int
@@ -159,14 +160,14 @@ class HotKeyGroup:
 
 @dataclass(frozen=True)
 class HotKeyLoad:
-    """A key that has much.
+    """One of the keys of an operator with the most records or bytes.
 
     Attributes:
-        key: as text; `0x` and hexadecimal digits when it cannot be decoded.
-        subtask: that has it now.
-        records: of all states.
-        bytes: of all states.
-        share: of the bytes of the subtask, 0 to 1.
+        key: the key as text; `0x` and hexadecimal digits if it cannot be decoded.
+        subtask: index of the subtask that has the key now.
+        records: records of the key in all states.
+        bytes: bytes of the key in all states.
+        share: share of the bytes of the subtask, 0 to 1.
     """
 
     key: str
@@ -182,19 +183,19 @@ class OperatorBalance:
     """The distribution of the keyed state of an operator.
 
     Attributes:
-        id: 32 hexadecimal digits.
-        uid: when it is known.
-        measured: by which method.
-        states: of the operator, when records were counted.
-        now: None when nothing could be measured.
-        predicted: with the parallelism and max parallelism that were asked for; None when there is no prediction.
-        unpredicted: why there is none; empty when there is one, or none was asked for.
-        hottest_key_groups: those with the most bytes, descending.
-        most_bytes: the keys with the most bytes, descending; none when keys were not counted.
-        most_records: the keys with the most records, descending.
-        advice: anomalies and remedies.
-        notes: state that the numbers leave out.
-        error: why the state could not be read; empty when it could.
+        id: operator id, 32 hexadecimal digits.
+        uid: uid; None if it is not known.
+        measured: method of measurement.
+        states: sizes of the states of the operator; empty if records were not counted.
+        now: distribution with the present parallelism; None if nothing could be measured.
+        predicted: distribution with the requested parallelism and max parallelism; None if there is no prediction.
+        unpredicted: why a requested prediction is not possible; else empty.
+        hottest_key_groups: key groups with the most bytes, descending.
+        most_bytes: keys with the most bytes, descending; empty if keys were not counted.
+        most_records: keys with the most records, descending; empty if keys were not counted.
+        advice: anomalies of the distribution, with remedies.
+        notes: limits of the numbers, such as state that was not counted.
+        error: why the state could not be read; empty if it could.
     """
 
     id: str
@@ -215,7 +216,7 @@ class OperatorBalance:
 
     @property
     def label(self) -> str:
-        """The uid, or the id when the uid is not known."""
+        """The uid, or the id if the uid is not known."""
         return self.uid or self.id
 
 
@@ -224,8 +225,8 @@ class MaxParallelismConflict:
     """Operators whose max parallelisms contradict each other, or are lower than their parallelism.
 
     Attributes:
-        parallelism: of the operators.
-        max_parallelisms: by label of the operator.
+        parallelism: parallelism, which all these operators have.
+        max_parallelisms: max parallelism of each operator, by label of the operator.
     """
 
     parallelism: int
@@ -249,11 +250,11 @@ class Balance:
     """Distribution of the keyed state of a snapshot over key groups and subtasks.
 
     Attributes:
-        path: of the snapshot.
-        parallelism: that was asked for.
-        max_parallelism: that was asked for.
-        operators: those with keyed state.
-        conflicts: of max parallelism.
+        path: path of the snapshot.
+        parallelism: parallelism for which the prediction was requested; None for that of each operator.
+        max_parallelism: max parallelism for which the prediction was requested; None for that of each operator.
+        operators: operators with keyed state.
+        conflicts: operators whose max parallelisms contradict each other.
     """
 
     path: str
@@ -264,7 +265,7 @@ class Balance:
 
     @property
     def imbalance(self) -> float:
-        """The highest of all operators, see `StateDistribution.imbalance`."""
+        """The highest imbalance of all operators now, see `StateDistribution.imbalance`."""
         return max((each.now.imbalance for each in self.operators if each.now is not None), default=1.0)
 
     def to_json(self) -> dict[str, object]:
@@ -334,19 +335,19 @@ def _crop(text: str) -> str:
 
 
 UNEVEN = 1.1
-"""A subtask with so many times the mean of key groups is spoken of."""
+"""Advice is given if a subtask has at least so many times the mean number of key groups."""
 
 HOT = 1.2
-"""A key group with so many times the even share of a subtask is spoken of."""
+"""Advice is given if a key group has at least so many times the mean bytes of a subtask."""
 
 DOMINANT = 0.5
-"""A key with such a share of its key group is what makes the key group hot."""
+"""A key with at least such a share of the bytes of its hot key group is taken for the cause."""
 
 _SHOWN_KEY = 60
 
 
 def refuse(parallelism: int, max_parallelism: int) -> str:
-    """Why Flink would not run with these numbers; empty when it would."""
+    """Explain why Flink would refuse these numbers; return an empty text if it accepts them."""
     if parallelism <= max_parallelism:
         return ""
     return (
@@ -356,11 +357,11 @@ def refuse(parallelism: int, max_parallelism: int) -> str:
 
 
 def advise(distribution: StateDistribution, keys: Sequence[HotKeyLoad]) -> list[str]:
-    """Lines of advice.
+    """Describe anomalies of a distribution with remedies, one line of text each.
 
     Args:
-        distribution: that is judged.
-        keys: hottest keys of the operator, by bytes.
+        distribution: the distribution.
+        keys: keys of the operator with the most bytes, descending.
     """
     return [*_advise_ranges(distribution), *_advise_idle(distribution), *_advise_hottest(distribution, keys)]
 
@@ -454,20 +455,20 @@ def measure_balance(
 ) -> Balance:
     """Measure how keyed state is distributed over key groups and subtasks, now and with other numbers of them.
 
-    Errors of operators are in the result and do not hide the others.
+    If an operator cannot be measured, its result has the error, and other operators are measured nevertheless.
 
     Args:
         snapshot: a snapshot, or its path.
         operators: uids, ids or names; default all that have keyed state.
         parallelism: number of subtasks to predict for; default that of each operator.
         max_parallelism: number of key groups to predict for; default that of each operator.
-        hashers: hash function of the keys by operator id, for a max parallelism that does not divide the present one;
-            default the known one, or one found from the snapshot.
+        hashers: by operator id: computes the hashes of keys. They are needed for a max parallelism that does not divide
+            the present one. By default the hasher is found from the snapshot.
         count: read all keyed state, for bytes without framing and compression, records, keys and the hottest keys.
-            Otherwise only the bytes that handles and headers state.
+            Otherwise only bytes are known, from handles and headers.
         top: number of hottest key groups and keys.
-        processes: that share the work; with more than one, the main module of a script must be guarded by
-            `if __name__ == "__main__":`.
+        processes: number of processes that share the work; with more than one, the main module of a script must be
+            guarded by `if __name__ == "__main__":`.
         run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
 
     Raises:
@@ -506,10 +507,12 @@ class _Found:
     """Measurements of an operator.
 
     Attributes:
-        sizes: of the records; None when they were not counted.
-        raw: i64[max parallelism], bytes of raw keyed state that is not timers, and of files that were not read.
-        estimated: `raw` is not exact.
-        unknown_hash: why keys cannot be moved to another max parallelism; empty when they can, or need not.
+        sizes: sizes of the records; None if they were not counted.
+        raw: i64[max parallelism], bytes of each key group in raw keyed state that is not timers; if records were not
+            counted, in all keyed state.
+        estimated: `raw` has estimates.
+        unknown_hash: why the key groups under the requested max parallelism cannot be computed; empty if they can, or
+            need not.
     """
 
     sizes: KeyGroupSizes | None
@@ -519,7 +522,7 @@ class _Found:
 
     @property
     def loads(self) -> KeyGroupLoads:
-        """Contents of the key groups."""
+        """Loads of all key groups, with all that was measured."""
         if self.sizes is None:
             return KeyGroupLoads(self.raw.tolist())
         return _make_loads(
@@ -583,7 +586,11 @@ def _split(operator: Operator, files: Sequence[KeyedFile]) -> Iterable[tuple[tup
 
 
 def _plan_move(operator: Operator, wish: _Wish) -> tuple[Move | None, str]:
-    """Find the hasher for the requested max parallelism, or the reason why there is none."""
+    """Find out how to compute the key groups under the requested max parallelism.
+
+    Returns:
+        (the move with a hasher; None if no hashes are needed or known; why they are not known, else empty).
+    """
     wanted = wish.max_parallelism
     if wanted is None or operator.max_parallelism % wanted == 0 or not operator.keyed_files:
         return None, ""
@@ -599,11 +606,11 @@ def _plan_move(operator: Operator, wish: _Wish) -> tuple[Move | None, str]:
 
 
 def _judge(operator: Operator, blank: OperatorBalance, found: _Found, wish: _Wish) -> OperatorBalance:
-    """Judge the numbers of an operator."""
+    """Make the balance of an operator from its measurements, with prediction and advice."""
     p, m, sizes, loads = operator.parallelism, operator.max_parallelism, found.sizes, found.loads
     notes = _note(found)
     if refuse(p, m):
-        # There are no key-group ranges for such numbers; the conflict reports it.
+        # With these numbers Flink's formula has no key-group ranges. `Balance.conflicts` reports that, too.
         return replace(blank, measured=_find_method(found), notes=[*notes, refuse(p, m)])
     now = distribute(loads, p, m)
     most_bytes, most_records = ([], []) if sizes is None else _name_keys(operator, sizes, now)
@@ -646,7 +653,7 @@ def _note(found: _Found) -> list[str]:
 
 
 def _predict(operator: Operator, found: _Found, wish: _Wish) -> tuple[StateDistribution | None, str]:
-    """The distribution that was asked for, or why it is not known."""
+    """Predict the distribution with the requested numbers; return (None, reason) if that is not possible."""
     p = wish.parallelism or operator.parallelism
     m = wish.max_parallelism or operator.max_parallelism
     reason = refuse(p, m)
@@ -678,7 +685,7 @@ def _move(operator: Operator, found: _Found, m: int) -> tuple[KeyGroupLoads | No
 
 
 def _fold(numbers: list[int] | None, m: int) -> list[int] | None:
-    """Add up numbers per key group for a lower max parallelism, which divides the old one."""
+    """Add up numbers of old key groups to those of new ones, if the new max parallelism `m` divides the old one."""
     if numbers is None:
         return None
     folded: list[int] = np.array(numbers, np.int64).reshape(-1, m).sum(0).tolist()
@@ -693,12 +700,12 @@ def distribute(loads: KeyGroupLoads, parallelism: int, max_parallelism: int) -> 
     """Distribute key groups over subtasks (`KeyGroupRangeAssignment.computeKeyGroupRangeForOperatorIndex`).
 
     Args:
-        loads: of all key groups.
+        loads: loads of all key groups.
         parallelism: number of subtasks.
         max_parallelism: number of key groups.
 
     Raises:
-        UsageError: the numbers do not go together.
+        UsageError: the parallelism is higher than the max parallelism, or a number is not valid.
     """
     ranges = [compute_key_group_range(each, parallelism, max_parallelism) for each in range(parallelism)]
     starts = [each.start for each in ranges]
@@ -756,7 +763,7 @@ def _find_hottest(now: StateDistribution, top: int) -> list[HotKeyGroup]:
 def _name_keys(
     operator: Operator, sizes: KeyGroupSizes, now: StateDistribution
 ) -> tuple[list[HotKeyLoad], list[HotKeyLoad]]:
-    """The hottest keys by bytes and by records, as text."""
+    """Decode the hottest keys; return (those with the most bytes, those with the most records)."""
     serializer = operator.keyed_files[0][1].header.key_serializer if operator.keyed_files else None
 
     def decode(key: bytes) -> str:
@@ -779,15 +786,15 @@ def _name_keys(
 
 
 MOST_OPERATORS = 8
-"""Operators in one picture: those with the most bytes."""
+"""Maximum number of operators in one picture; those with the most bytes are shown."""
 
 MOST_CELLS = 1024
-"""Cells in one row; with more key groups a cell is the largest of several adjacent ones."""
+"""Maximum number of cells in one row. With more key groups, a cell shows the largest of several adjacent ones."""
 
 _NOW, _PREDICTED, _MEAN, _EMPTY = "#3b6ea5", "#d9822b", "#444444", "#f3f3f3"
 _SHADES = {_NOW: ("#3b6ea5", "#a9c4e0"), _PREDICTED: ("#d9822b", "#f3cfa5")}
 _MOST_BORDERS = 64
-"""Subtasks whose borders are drawn through the cells; with more they would hide them."""
+"""Maximum number of subtasks whose borders are drawn through the cells; more borders would hide the cells."""
 
 _WIDTH = 11.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -801,7 +808,7 @@ def render_balance(balance: Balance, format: str = "svg") -> bytes:
         format: `svg` or `png`.
 
     Raises:
-        UsageError: the format is another one, or no operator was measured.
+        UsageError: the format is neither of these, or no operator was measured.
     """
     if format not in ("svg", "png"):
         raise UsageError(f"pictures are SVG or PNG, not {format or 'without a format'}", hint="Name it .svg or .png")
@@ -813,10 +820,10 @@ def render_balance(balance: Balance, format: str = "svg") -> bytes:
 
 
 def save_balance(balance: Balance, path: str) -> None:
-    """Draw a balance into a new file `.svg` or `.png`, which may be a URL.
+    """Draw a balance into a new file, whose path or URL ends with `.svg` or `.png`.
 
     Raises:
-        UsageError: the path names another format, or no operator was measured.
+        UsageError: the path has another ending, or no operator was measured.
         TargetExistsError: the file exists.
     """
     picture = render_balance(balance, choose_format(path))
@@ -825,10 +832,10 @@ def save_balance(balance: Balance, path: str) -> None:
 
 
 def choose_format(path: str) -> str:
-    """The format that a path names: `svg` or `png`.
+    """Return the format of a picture by the ending of its path: `svg` or `png`.
 
     Raises:
-        UsageError: it names another one.
+        UsageError: the path has another ending.
     """
     _, dot, suffix = path.rpartition(".")
     if not dot or suffix.lower() not in ("svg", "png"):
@@ -837,7 +844,7 @@ def choose_format(path: str) -> str:
 
 
 def draw_balance(balance: Balance) -> Figure:
-    """The figure of a balance; to be saved with a backend that needs no screen.
+    """Draw a balance as a figure of matplotlib, which can be saved without a screen.
 
     Raises:
         UsageError: no operator was measured.
@@ -876,7 +883,10 @@ def _explain(figure: Figure, *, predicted: bool) -> None:
 
 
 def _find_heights(operator: OperatorBalance) -> list[float]:
-    """Heights of the rows of an operator in inches: bars, cells, and both of the prediction."""
+    """Return the heights, in inches, of the rows of an operator: bars and cells now, cells and bars as predicted.
+
+    If the max parallelism stays, one row of cells is enough for both.
+    """
     if operator.predicted is None:
         return [1.3, 0.55]
     if operator.predicted.max_parallelism == operator.max_parallelism:
@@ -907,7 +917,7 @@ def _draw_operator(operator: OperatorBalance, rows: Sequence[Axes]) -> None:
 
 
 def _draw_bars(axes: Axes, each: StateDistribution, name: str, colour: str) -> None:
-    """Bytes per subtask, each bar over the key groups of its subtask."""
+    """Draw the bytes of each subtask as a bar, which spans its key groups."""
     sizes = np.array([subtask.bytes for subtask in each.subtasks], np.float64)
     largest, mean = int(sizes.argmax()), float(sizes.mean())
     _draw_subtasks(axes, each, np.zeros(len(sizes)), sizes, colour)
@@ -930,7 +940,7 @@ def _draw_bars(axes: Axes, each: StateDistribution, name: str, colour: str) -> N
 def _draw_subtasks(
     axes: Axes, each: StateDistribution, low: npt.NDArray[np.float64], high: npt.NDArray[np.float64], colour: str
 ) -> None:
-    """A rectangle per subtask over its key groups, in alternating shades."""
+    """Draw a rectangle for each subtask, which spans its key groups, in alternating shades."""
     from matplotlib.collections import PolyCollection
 
     starts = np.array([subtask.key_groups[0] for subtask in each.subtasks], np.float64)
@@ -943,9 +953,16 @@ def _draw_subtasks(
 def _draw_cells(
     axes: Axes, each: StateDistribution, edges: Sequence[tuple[StateDistribution, str]], *, below: bool = False
 ) -> None:
-    """Draw key groups as cells, and the subtasks of each distribution in `edges`: first above the cells, then below."""
+    """Draw key groups as cells, and the subtasks of distributions as bands above and below the cells.
+
+    Args:
+        axes: axes of the row.
+        each: distribution whose key groups are drawn.
+        edges: (distribution, colour) of one or two bands; the first is above the cells, the second below.
+        below: draw the only band below the cells.
+    """
     image, skewed = _draw_loads(axes, each)
-    # Cells fill the middle; bands with alternating shades are the subtasks.
+    # The cells are drawn from 0 to 1; bands of subtasks are above and below that.
     axes.set_ylim(-0.45 if below or len(edges) > 1 else 0, 1.45 if not below else 1)
     bands = [(-0.4, -0.08)] if below else [(1.08, 1.4), (-0.4, -0.08)]
     for (distribution, colour), (low, high) in zip(edges, bands, strict=False):
@@ -968,12 +985,12 @@ def _draw_cells(
 
 
 def _draw_loads(axes: Axes, each: StateDistribution) -> tuple[AxesImage, bool]:
-    """The cells, and whether the scale of their colours is logarithmic."""
+    """Draw the cells; return them, and whether the scale of their colours is logarithmic."""
     from matplotlib import colormaps
     from matplotlib.colors import LogNorm, Normalize
 
     loads = np.array(each.loads.bytes, np.float64)
-    # Each cell shows the largest of its key groups, so that a hot one does not vanish among its neighbours.
+    # A cell of several key groups shows the largest, so that a hot key group is not averaged away.
     width = -(-len(loads) // MOST_CELLS)
     cells = np.zeros(-(-len(loads) // width) * width)
     cells[: len(loads)] = loads
@@ -995,7 +1012,7 @@ def _draw_loads(axes: Axes, each: StateDistribution) -> tuple[AxesImage, bool]:
 
 
 def _locate_bytes(largest: float) -> MultipleLocator:
-    """Ticks at round numbers of the unit that suits the largest value."""
+    """Make a locator of ticks at round numbers of bytes, KiB and so on, as suits the largest value."""
     from matplotlib.ticker import MultipleLocator
 
     unit = 1024.0 ** _find_unit(largest)
@@ -1019,10 +1036,10 @@ def _format_bytes(size: float) -> str:
 
 @contextmanager
 def _drawing() -> Iterator[None]:
-    """The style of all charts; characters that the font lacks are empty boxes, without a warning."""
+    """Set the style of all charts in the block. Matplotlib does not warn of characters that the font lacks."""
     from matplotlib import rc_context
 
-    # Text of the snapshot is no formula, and text stays text in SVG.
+    # Do not parse `$` in names of the snapshot as formulas, and keep text as text in SVG.
     with rc_context({"text.parse_math": False, "svg.fonttype": "none", "font.size": 9}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font", UserWarning)
         yield

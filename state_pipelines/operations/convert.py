@@ -79,13 +79,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WrittenState:
-    """Files written for one subtask.
+    """Result of the conversion of one subtask.
 
     Attributes:
-        handle: for the metadata; its files are relative to the target.
-        states: digest of each state of the source.
+        handle: new handle for the metadata; it names the new files relative to the target.
+        states: digests of the old states, by name.
         size: bytes written.
-        read_back: digest of each state of the new files; None when they were not read.
+        read_back: digests of the states in the new files, by name; None if these were not read back.
     """
 
     handle: KeyedStateHandle
@@ -96,22 +96,22 @@ class WrittenState:
 
 @dataclass(frozen=True)
 class SubtaskConversion:
-    """The keyed state of one subtask in its new format.
+    """Task that writes the keyed state of one subtask in the new format.
 
     Attributes:
-        operator_id: of the operator.
-        operator: its label, for errors.
+        operator_id: id of the operator.
+        operator: label of the operator, for errors.
         subtask: index of the subtask.
         source: the old state.
         header: the new header.
         format: the new format.
-        key_groups: range of the subtask.
+        key_groups: key groups of the subtask.
         target: directory of the new snapshot.
-        name: of the new file; with rocksdb what the names of the new files start with. It is chosen before the first
-            attempt, so that another attempt finds the leftovers of a failed one.
-        checkpoint_id: of the snapshot.
+        name: name of the new file; for RocksDB the beginning of the names of the new files. It is chosen before the
+            first attempt, so that another attempt replaces the files of a failed one.
+        checkpoint_id: checkpoint id of the snapshot.
         verify: read the new files again.
-        in_flight: as `Work` says.
+        in_flight: see `Work`.
     """
 
     operator_id: bytes
@@ -128,17 +128,17 @@ class SubtaskConversion:
     in_flight: int = 1
 
     def run(self) -> WrittenState:
-        """Write it, and read it again; leftovers of a failed attempt are replaced.
+        """Write the new files, and read them again; files that a failed attempt has left are replaced.
 
         Raises:
-            UnsupportedError: a record has no form in the new format.
+            UnsupportedError: a record cannot be stored in the new format.
             StateError: the old state cannot be read.
         """
         with at(operator=self.operator):
             if self.needs_ends:
                 self._require_ends()
             handle, size = self.write()
-            # Digest the old state by a read of its own, because the writer may have missed records while reading it.
+            # Read the old state a second time for the digests, because the writer may have missed records.
             before = digest_states(self.source, self.key_groups)
             after = None
             if self.verify:
@@ -148,7 +148,7 @@ class SubtaskConversion:
 
     @property
     def needs_ends(self) -> bool:
-        """Whether the new files are read back although they store no lengths of entries."""
+        """Whether the ends of all entries must be computable: new files without lengths of entries are read back."""
         return self.format is Format.HEAP and self.verify
 
     def find_doubtful(self) -> list[tuple[int, EntryCodec]]:
@@ -168,13 +168,13 @@ class SubtaskConversion:
 
     @property
     def native_files(self) -> NativeFiles:
-        """The new files, where the new format is a native one."""
+        """Writer of the new files, for native formats."""
         return NativeFiles(
             self.source, self.header, self.key_groups, self.source.context, self.target, self.name, self.checkpoint_id
         )
 
     def open_written(self, handle: KeyedStateHandle) -> KeyedFile | None:
-        """The new file, before it is published."""
+        """Open the new file before it is published."""
         return HandleReader(self.target, PathMapping()).open_keyed(handle, self.source.context)
 
 
@@ -196,17 +196,17 @@ def _write_rocksdb(task: SubtaskConversion) -> tuple[KeyedStateHandle, int]:
 _WRITERS = {Format.CANONICAL: _write_canonical, Format.HEAP: _write_heap, Format.ROCKSDB: _write_rocksdb}
 
 NEIGHBOUR_DEPTH = 2
-"""Levels below the parent directory of a snapshot at which other snapshots are looked for that need its files."""
+"""Levels below the parent directory of a snapshot that are searched for other snapshots that need its files."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """The files that belong to one snapshot alone.
+    """Removal of a snapshot whose files no other snapshot needs.
 
     Attributes:
-        directory: of the snapshot, without symbolic links where it is local.
-        metadata: its `_metadata`, which is removed first, so that an interrupted removal leaves no broken snapshot.
-        files: its other files, all of them in `directory`.
+        directory: directory of the snapshot; if it is local, without symbolic links.
+        metadata: the `_metadata` file; it is removed first, so that an interrupted removal leaves no broken snapshot.
+        files: the other files of the snapshot, all of them in `directory`.
     """
 
     directory: Location
@@ -219,7 +219,8 @@ class Removal:
         Raises:
             StateError: the storage refuses.
         """
-        # The root is the parent, because the directory itself may have been replaced by a link since it was read.
+        # Files are deleted only if links do not lead them out of their root. The root here is the parent, because the
+        # directory itself may have been replaced by a link since it was read.
         root = parent(self.directory)
         for files in ([self.metadata], self.files):
             for error in delete_files(files, [root] * len(files)):
@@ -227,7 +228,7 @@ class Removal:
                     raise error
         if is_local(self.directory):
             remove_empty_directory(self.directory, root)
-        # Object stores have no directories to leave behind.
+        # In object stores an empty directory mostly does not exist any more.
         elif exists(self.directory) and not list_directory(self.directory):
             remove_directory(self.directory)
         return 1 + len(self.files)
@@ -237,9 +238,9 @@ def plan_removal(snapshot: Snapshot, target: Location) -> Removal:
     """List the files that are removed when a snapshot is moved to `target`; nothing is removed yet.
 
     Raises:
-        UnsupportedError: a file lies outside the directory of the snapshot, so that others may need it.
-        UsageError: the target is the snapshot itself, or a snapshot near it names one of the files.
-        StateError: a snapshot near it cannot be read, so it is not known whether it names one of the files.
+        UnsupportedError: a file is outside the directory of the snapshot, so that other snapshots may need it.
+        UsageError: the target is the snapshot itself, or another snapshot near it references one of the files.
+        StateError: another snapshot near it cannot be read, so that its references are not known.
     """
     directory = snapshot.location.directory
     if str(target).rstrip("/") == str(directory).rstrip("/"):
@@ -266,7 +267,16 @@ def plan_removal(snapshot: Snapshot, target: Location) -> Removal:
 
 
 def _refuse_neighbours(snapshot: Snapshot, files: Collection[str]) -> None:
-    """Refuse if a snapshot near this one names one of the files, such as one that was written with references to it."""
+    """Refuse to remove files that another snapshot near this one references, for instance after `--files reference`.
+
+    Args:
+        snapshot: the snapshot that is to be removed.
+        files: its files, as `_identify` names them.
+
+    Raises:
+        UsageError: another snapshot references a file.
+        StateError: another snapshot cannot be read.
+    """
     directory = snapshot.location.directory
     try:
         for entry in find_snapshots(parent(directory), depth=NEIGHBOUR_DEPTH):
@@ -286,7 +296,7 @@ def _refuse_neighbour(snapshot: Snapshot, path: str, files: Collection[str]) -> 
         try:
             location = open_stream(reference.handle, other.location.directory, other.path_mapping).location
         except OutOfReachError:
-            # The file is not one of this snapshot, whose directory is within reach.
+            # The files of this snapshot are within reach, so the file is not one of them.
             continue
         if location is not None and _identify(location) in files:
             raise UsageError(
@@ -297,12 +307,12 @@ def _refuse_neighbour(snapshot: Snapshot, path: str, files: Collection[str]) -> 
 
 
 def _identify(location: Location) -> str:
-    # A local file may be named in several ways.
+    # A local file may have several paths, because of symbolic links.
     return os.path.realpath(location.path) if is_local(location) else str(location).rstrip("/")
 
 
 _DATABASES = 8
-"""RocksDB databases that are written at a time at most where the storage takes long to answer."""
+"""Maximum number of RocksDB databases that are written concurrently to a remote storage."""
 
 
 class InFlight(Enum):
@@ -330,7 +340,7 @@ class ConversionRequest(OperationModel):
 
 
 class ConversionKeywords(TypedDict, total=False):
-    """Types of the keyword arguments of `convert` that are fields of `ConversionRequest`."""
+    """Keyword arguments of `convert` that are fields of `ConversionRequest`, with their types."""
 
     compress: bool | None
     in_flight: InFlight | str
@@ -343,15 +353,16 @@ class ConversionPlan:
 
     Attributes:
         snapshot: the old snapshot.
-        metadata: its metadata without what is dropped, and without timers that move into managed state.
+        metadata: metadata of the old snapshot, without in-flight data that are dropped, and without raw keyed state
+            whose timers become managed state.
         target: directory of the new snapshot.
-        format: of keyed state.
-        tasks: the subtasks whose keyed state is rewritten.
-        properties: of the new snapshot.
-        notes: what the new format does not carry as the old one did.
-        files: whether the files that are not rewritten are copied, linked or referenced.
-        checksums: every copied file is read again and compared.
-        removal: of the old snapshot, once the new one is published; None when it stays.
+        format: format of keyed state.
+        tasks: tasks for the subtasks whose keyed state is rewritten.
+        properties: properties of the new snapshot.
+        notes: remarks for the user, for instance on state that the new format stores in another way.
+        files: copy, link or reference the files that are not rewritten.
+        checksums: read every copied file again and compare.
+        removal: removal of the old snapshot once the new one is published; None if the old one stays.
     """
 
     snapshot: Snapshot
@@ -366,7 +377,7 @@ class ConversionPlan:
     removal: Removal | None = None
 
     def make_metadata(self, written: Sequence[WrittenState]) -> CheckpointMetadata:
-        """The metadata with the new files of the tasks."""
+        """Return the metadata with the new handles that the tasks have returned, in their order."""
         by_operator: dict[bytes, dict[int, KeyedStateHandle]] = {}
         for task, result in zip(self.tasks, written, strict=True):
             by_operator.setdefault(task.operator_id, {})[task.subtask] = result.handle
@@ -389,17 +400,17 @@ def plan_conversion(
 
     Args:
         snapshot: the old snapshot.
-        target: directory of the new one.
-        request: format, compression, in-flight data and files.
-        verify: read what was written again.
+        target: directory of the new snapshot.
+        request: format, compression, and treatment of in-flight data and files.
+        verify: read new files again.
         checksums: see `convert`.
         move: see `convert`.
 
     Raises:
         TargetExistsError: there is something at the target.
-        UnsupportedError: the snapshot holds what the format cannot carry, or cannot be moved.
-        UsageError: the format does not let one choose about compression, the files cannot be linked, the target is
-            inside the snapshot, or a move is to leave something unchecked or referenced.
+        UnsupportedError: the snapshot has state that the format cannot store, or cannot be moved.
+        UsageError: compression cannot be chosen for the format, files cannot be linked, the target is inside the
+            snapshot, or a move would leave files unchecked or referenced.
         StateError: keyed state cannot be read.
     """
     format, compress, files = request.format, request.compress, request.files
@@ -445,7 +456,7 @@ def plan_conversion(
     plan = ConversionPlan(
         snapshot, metadata, target, format, tuple(tasks), properties, tuple(notes), files, checksums or move, removal
     )
-    # Files that cannot be linked, or are out of reach, are refused before anything is written.
+    # Refuse files that cannot be linked or read before anything is written; the planned copies are not used here.
     for task in tasks:
         metadata = replace_keyed_state(metadata, task.operator_id, {task.subtask: None})
     plan_copies(snapshot, metadata, target, files=files)
@@ -463,7 +474,7 @@ def _plan_operator(
     by_subtask: dict[int, list[KeyedFile]] = {}
     for index, file in operator.keyed_files:
         by_subtask.setdefault(index, []).append(file)
-    # Files of ForSt look like those of RocksDB, but only ForSt restores them.
+    # Files of ForSt have the format of RocksDB, but only ForSt restores them: so convert them instead of copying.
     foreign = _find_forst(operator) if format is Format.ROCKSDB else frozenset()
     in_flight = count_scans(operator, target)
     if format is Format.ROCKSDB:
@@ -509,12 +520,12 @@ def _plan_operator(
 def _require_lengths(task: SubtaskConversion, *, lacks_lengths: bool) -> None:
     """Refuse entries whose ends cannot be found, if the old or the new files store no lengths of entries.
 
-    A state whose serializer cannot be read is refused if it has an entry. Other states are checked by their first
-    entries here, and by all entries before the subtask is written.
+    If the serializer of a state cannot be read, the state is refused if it has an entry. Of other states only the first
+    entries are checked here; `SubtaskConversion.run` checks all of them before it writes the new files.
 
     Args:
-        task: of a subtask.
-        lacks_lengths: the old files are those of the heap backend.
+        task: the task of a subtask.
+        lacks_lengths: the old files have the native format of the heap backend, which stores no lengths.
 
     Raises:
         UnsupportedError: there are such entries.
@@ -537,16 +548,17 @@ def _require_lengths(task: SubtaskConversion, *, lacks_lengths: bool) -> None:
 
 
 def _find_forst(operator: Operator) -> frozenset[int]:
-    """The subtasks whose databases are of ForSt."""
+    """Return the indices of the subtasks whose database was written by ForSt."""
     handles = [(subtask.index, subtask.managed_keyed_state) for subtask in operator.metadata.subtasks]
     formats = find_keyed_formats(handles, operator.keyed_files, operator.snapshot.handles)
     return frozenset(index for each in formats if each.format.startswith(FORST) for index in each.subtasks)
 
 
 def _is_written(subtask: SubtaskState, source: KeyedFile, format: Format) -> bool:
-    """Whether the files of a subtask can be copied."""
+    """Return whether the files of a subtask already have the new format, so that they can be copied."""
     if format is Format.CANONICAL and not isinstance(subtask.managed_keyed_state, KeyGroupsSavepointStateHandle):
-        # With another class of handle (before 1.13, full checkpoints of RocksDB), only one backend accepts the format.
+        # Flink before 1.13, and full checkpoints of RocksDB, write the format with another class of handle, which only
+        # one backend accepts. Rewrite them with the class that all backends accept.
         return False
     return source.format is _FILES[format]
 
@@ -554,7 +566,15 @@ def _is_written(subtask: SubtaskState, source: KeyedFile, format: Format) -> boo
 def _drop_raw_timers(
     metadata: CheckpointMetadata, operator: Operator, tasks: Sequence[SubtaskConversion]
 ) -> CheckpointMetadata:
-    """`metadata` without the raw keyed state whose timers are written as managed state, or which has no timers."""
+    """Remove raw keyed state from the metadata, if the tasks write its timers as managed state, or it has no timers.
+
+    Raw keyed state that is not timers, or whose timers cannot be read, stays.
+
+    Args:
+        metadata: the metadata.
+        operator: the operator.
+        tasks: tasks for subtasks of the operator.
+    """
     unread = operator.files.find_unread()
     written = {task.subtask for task in tasks} - unread.keys()
     moved = {each.index for each in operator.metadata.subtasks if each.index in written and each.raw_keyed_state}
@@ -598,7 +618,7 @@ def _note_operator(operator: Operator, tasks: Sequence[SubtaskConversion], forma
 
 
 def _note_key_groups(operator: Operator) -> list[str]:
-    """Note errors in the key-group ranges of an operator whose files are copied as they are."""
+    """Return a note on errors in the key-group ranges of an operator whose files are copied as they are."""
     file = str(operator.snapshot.location.metadata)
     try:
         for raw in (False, True):
@@ -654,15 +674,15 @@ DESCRIPTION = "the new files hold the records of the old ones, in the same key g
 
 
 def prove_conversion(plan: ConversionPlan, written: Sequence[WrittenState], run: Runner) -> ProofReport | None:
-    """Compare the new files with the old ones.
+    """Compare the digests of the new files with those of the old ones, and make the report of the proof.
 
     Args:
-        plan: of the conversion.
-        written: what its tasks wrote, in their order.
-        run: runs tasks and gives their results in order.
+        plan: plan of the conversion.
+        written: results of its tasks, in their order.
+        run: runs tasks and returns their results in order.
 
     Returns:
-        The report; None where no file was read back.
+        The report; None if no new file was read back.
 
     Raises:
         StateError: an old file cannot be read.
@@ -677,7 +697,8 @@ def prove_conversion(plan: ConversionPlan, written: Sequence[WrittenState], run:
     rows: list[Sequence[DifferingRecord]] = []
     for task, result in pairs:
         for name, digest in result.states.items():
-            # Compare each subtask: sums over all would hide records in a wrong subtask, and a missing empty state.
+            # Compare each subtask by itself. Sums over all subtasks would hide records that are in a wrong subtask, and
+            # states that are missing although empty.
             if digest != (result.read_back or {}).get(name):
                 failed[task.operator, name] = states[task.operator, name]
                 file = task.open_written(result.handle)
@@ -702,15 +723,15 @@ def prove_conversion(plan: ConversionPlan, written: Sequence[WrittenState], run:
 
 
 def require_conversion(plan: ConversionPlan, written: Sequence[WrittenState], metadata: CheckpointMetadata) -> None:
-    """Require that metadata name the files that the tasks wrote, and are the old ones otherwise.
+    """Check that the new metadata name the files that the tasks wrote, and otherwise equal those of the plan.
 
     Args:
-        plan: of the conversion.
-        written: what its tasks wrote, in their order.
-        metadata: of the new snapshot, whose other files have their old names.
+        plan: plan of the conversion.
+        written: results of its tasks, in their order.
+        metadata: metadata of the new snapshot, in which files that are copied still have their old names.
 
     Raises:
-        ProofError: they differ.
+        ProofError: the metadata differ.
     """
     handles = {
         (task.operator_id, task.subtask): result.handle for task, result in zip(plan.tasks, written, strict=True)
@@ -731,7 +752,7 @@ def require_conversion(plan: ConversionPlan, written: Sequence[WrittenState], me
 def _sum_sides(
     pairs: Sequence[tuple[SubtaskConversion, WrittenState]],
 ) -> dict[tuple[str, str], tuple[RecordDigest, RecordDigest]]:
-    """Digests of the old and of the new files of all subtasks together, by operator and state."""
+    """Add up, over all subtasks, (digest of the old files, digest of the new files) by (operator, state)."""
     totals: dict[tuple[str, str], tuple[RecordDigest, RecordDigest]] = {}
     for task, result in pairs:
         for name, digest in result.states.items():
@@ -743,7 +764,7 @@ def _sum_sides(
 def sum_states(
     tasks: Sequence[SubtaskConversion], written: Sequence[WrittenState]
 ) -> tuple[tuple[str, str, RecordDigest], ...]:
-    """Digests of all subtasks together: (operator, state, digest)."""
+    """Add up the digests of the old states over all subtasks: (operator, state, digest)."""
     totals: dict[tuple[str, str], RecordDigest] = {}
     for task, result in zip(tasks, written, strict=True):
         for name, digest in result.states.items():
@@ -756,18 +777,17 @@ class ConversionResult:
     """Result of a conversion.
 
     Attributes:
-        path: the new snapshot.
+        path: path of the new snapshot.
         states: (operator, state, digest) of the rewritten keyed states.
         converted: number of rewritten subtasks.
-        copied: files that were copied or linked.
-        bytes: written and copied.
-        notes: what the new format does not carry as the old one did.
-        verified: whether rewritten state was read back and compared; None when nothing was, files were only
-            copied.
+        copied: number of files that were copied or linked.
+        bytes: bytes written and copied.
+        notes: remarks for the user, for instance on state that the new format stores in another way.
+        verified: whether rewritten state was read back and compared; None if no state was rewritten.
         seconds: wall time.
         checksums: whether every copied file was read again and compared.
-        removed: files of the old snapshot that were removed; None when it stays.
-        proof: comparison of the new files with the old ones; None where none was read back.
+        removed: number of files of the old snapshot that were removed; None if it stays.
+        proof: comparison of the new files with the old ones; None if no new file was read back.
     """
 
     path: str
@@ -805,8 +825,8 @@ def convert(
         verify: read the written files back and compare them with the old ones before the snapshot is published.
         checksums: read every copied file again and compare its checksum.
         move: remove the old snapshot once the new one is published and every copy has been compared.
-        processes: that share the work; with more than one, the main module of a script must be guarded by
-            `if __name__ == "__main__":`.
+        processes: number of processes that share the work; with more than one, the main module of a script must be
+            guarded by `if __name__ == "__main__":`.
         run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
         keywords: the other fields of `ConversionRequest`.
 
@@ -826,7 +846,7 @@ def convert(
 
 
 def _remove_source(plan: ConversionPlan) -> int | None:
-    """Remove the old snapshot after a move; returns the number of files."""
+    """Remove the old snapshot if it was moved; return the number of removed files, or None."""
     if plan.removal is None:
         return None
     try:
@@ -837,7 +857,7 @@ def _remove_source(plan: ConversionPlan) -> int | None:
 
 
 def run_conversion(plan: ConversionPlan, run: Runner | None = None) -> ConversionResult:
-    """Do what is planned; arguments and errors as for `convert`."""
+    """Execute a plan: write, prove and publish the new snapshot; arguments and errors as for `convert`."""
     started = time.monotonic()
     with SnapshotTransaction(plan.target, run) as transaction:
         written = transaction.run(plan.tasks, "keyed state cannot be written")

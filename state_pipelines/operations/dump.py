@@ -89,7 +89,7 @@ Line = dict[str, Json]
 
 
 class LineKind(StrEnum):
-    """Kind of a line."""
+    """Kind of a line: the kind of state that it shows."""
 
     KEYED = "keyed"
     TIMER = "timer"
@@ -104,10 +104,15 @@ class LineKind(StrEnum):
 
 
 def describe_unread(failure: Failure, operator: str, state: str | None = None) -> Line:
-    """Make the line of state that cannot be read.
+    """Make the line that reports state that cannot be read.
+
+    Args:
+        failure: the error, and the subtask if only one is affected.
+        operator: label of the operator.
+        state: name of the state, if known.
 
     Raises:
-        StorageError: the storage failed, which says nothing of the state.
+        StorageError: the storage failed, which does not mean that the state is damaged.
     """
     if isinstance(failure.error, StorageError):
         raise failure.error
@@ -121,13 +126,22 @@ def describe_unread(failure: Failure, operator: str, state: str | None = None) -
 
 
 def name_state(state: State) -> Line:
-    """Return the name of a state; for a Python function, its name in Python and also its name in Java."""
+    """Return the fields of a line that name a state; a state of PyFlink has its Python name and its Java name."""
     line: Line = {"state": state.label}
     return {**line, "java_state": state.name} if state.python_name else line
 
 
 def add_value(line: Line, serializer: tree.Serializer, reader: Reader, read: Callable[[Reader], object]) -> None:
-    """Add the value that `read` gives to a line, with its times of access; bytes with a reason if it has no reader."""
+    """Add a value to a line, and for state with TTL its times of access.
+
+    If the value cannot be decoded, add its bytes with the reason.
+
+    Args:
+        line: the line.
+        serializer: serializer of the value.
+        reader: reader at the beginning of the value.
+        read: function that decodes the value.
+    """
     start = reader.position
     try:
         value = read(reader)
@@ -142,19 +156,19 @@ def add_value(line: Line, serializer: tree.Serializer, reader: Reader, read: Cal
 
 
 def show_value(serializer: tree.Serializer, value: object) -> Json:
-    """The JSON of a value; bytes with a reason if it could not be decoded."""
+    """Convert a value to JSON; if it could not be decoded, to its bytes with the reason."""
     if isinstance(value, Undecoded) and isinstance(serializer, tree.Opaque):
         return {"@bytes": value.raw.hex(), "@reason": value.reason}
     return to_json(serializer, value)
 
 
 def show_bytes(reader: Reader, reason: str) -> Json:
-    """The remaining bytes of `reader`, which are taken, with the reason why they are not decoded."""
+    """Take the remaining bytes of `reader` and convert them to JSON, with the reason why they are not decoded."""
     return {"@bytes": reader.take(reader.remaining).hex(), "@reason": reason}
 
 
 def describe_reason(error: StateError) -> str:
-    """Say why a value is not decoded, with the path to the field."""
+    """Make the text that says why a value is not decoded, with the path of the field in the value."""
     text = explain(error)
     return f"{text} (at {error.where.path})" if error.where.path else text
 
@@ -163,11 +177,11 @@ _LENGTH_SIZE = 4
 _LONG = tree.Basic(snapshot_class="", kind=BasicKind.LONG)
 
 _Show = Callable[[KeyedRecords], Iterator[Line]]
-"""Makes the lines of some records."""
+"""Function that makes the lines of some records of a state."""
 
 
 def dump_keyed_state(state: KeyedState) -> Iterator[Line]:
-    """Every entry of one keyed state.
+    """Yield a line for every entry of one keyed state.
 
     Raises:
         StateError: the state cannot be read.
@@ -179,10 +193,10 @@ def dump_keyed_state(state: KeyedState) -> Iterator[Line]:
 
 
 def dump_keyed_states(states: Sequence[KeyedState]) -> Iterator[Line]:
-    """Every entry of keyed states of one operator; each file is read once.
+    """Yield a line for every entry of keyed states of one operator; each file is read only once for all of them.
 
     Yields:
-        Lines file after file; one line for each state that cannot be read, after which no more of that state come.
+        Lines, file by file. A state that cannot be read gets one line with the error, after which it has no more lines.
 
     Raises:
         StorageError: the storage fails.
@@ -211,13 +225,13 @@ def _dump_file(
     unread: set[str],
     found: Iterator[tuple[int, KeyedRecords]],
 ) -> Iterator[Line]:
-    """Every entry of some states in a file; adds names of states that cannot be read to `unread`.
+    """Yield a line for every entry of some states in a file.
 
     Args:
         file: the file.
-        shows: by state id the state, and what makes its lines.
-        unread: names of states.
-        found: the records of all of them, and maybe of states that are left out.
+        shows: by state id: the state, and the function that makes its lines.
+        unread: names of states that cannot be read, to which more are added here.
+        found: (state id, records) of all these states, perhaps also of others, which are ignored.
     """
     if not shows:
         return
@@ -250,7 +264,8 @@ def _dump_file(
         except StorageError:
             raise
         except StateError:
-            # The error may be of some states only: read each state alone, from the record after the last one shown.
+            # The error may affect only some of the states. Read each state by itself, from the record after the last
+            # one that was shown.
             file = file.hold()
         else:
             return
@@ -349,7 +364,10 @@ def _show_timers(state: KeyedState, subtask_state: KeyedSubtaskState, layout: Ke
 
 
 def _guess_pickles(value: Json) -> Json:
-    """Decode bytes that look like pickles, as literals in the structure of the value; null for all other bytes."""
+    """Decode pickled bytes in the JSON of a value as Python literals.
+
+    Lists keep their structure; everything that does not look like a pickle becomes null.
+    """
     if isinstance(value, list):
         return [_guess_pickles(each) for each in value]
     raw = value.get("@bytes") if isinstance(value, dict) else None
@@ -358,7 +376,7 @@ def _guess_pickles(value: Json) -> Json:
 
 
 def _guess_key(key: object) -> Json:
-    """Decode a key that looks like a pickle, as PyFlink stores keys without a `key_type`; None for other keys."""
+    """Decode a key that is a pickle, as PyFlink stores it if `key_by` has no `key_type`; None for other keys."""
     raw = key.get("f0") if isinstance(key, dict) else None
     return value_json(Pickled(raw)) if isinstance(raw, bytes) and is_pickle(raw) else None
 
@@ -400,19 +418,20 @@ def dump(
 
     Args:
         snapshot: a snapshot, or its path.
-        operator: uid, id or name; then without the states of the job master.
-        state: state name, in every operator that has it unless `operator` names one; then without coordinator state.
+        operator: uid, id or name of the only operator to show. The states of the job master are left out then.
+        state: name of the only state to show, of all operators that have it or of `operator`. Coordinator state and the
+            states of the job master are left out then.
         in_flight: include the buffers of unaligned checkpoints; `state="_in_flight_data"` gives only these.
-        splits: elements of known connectors as their splits or committables, `{"@connector": "kafka", "splits": [...]}`
-            in the form of `inspect`, not as the bytes of the element.
+        splits: show elements of known connectors as their splits or committables, as `inspect` shows them:
+            `{"@connector": "kafka", "splits": [...]}`. Otherwise the bytes of an element are shown.
 
     Yields:
         One line per entry, an object for `json.dumps`. The keyed states of an operator come one file after the other,
-        by key groups in a file. State that cannot be read is one line too and does not hide other state.
+        by key groups in a file. State that cannot be read gives one line with the error; other state is still shown.
 
     Raises:
         NotFoundError: there is no such operator or state.
-        StorageError: the storage fails; lines of what was read before have been given.
+        StorageError: the storage fails, perhaps after some lines.
     """
     snapshot = ensure_open(snapshot)
     operators = snapshot.operators if operator is None else (snapshot.operator(operator),)
@@ -436,7 +455,15 @@ def dump(
 def _dump_operator(
     operator: Operator, name: str | None, found: set[str], *, in_flight: bool, splits: bool
 ) -> Iterator[Line]:
-    """Every entry of an operator, or of its states of one name; adds its label to `found` where it has any state."""
+    """Yield a line for every entry of an operator, or only of its states with one name.
+
+    Args:
+        operator: the operator.
+        name: name of the states; None for all, and the coordinator state.
+        found: labels of operators that have such states, to which the label of this one is added.
+        in_flight: include the buffers of unaligned checkpoints.
+        splits: see `dump`.
+    """
     if name is None and operator.metadata.coordinator_state is not None:
         data = operator.metadata.coordinator_state.data
         yield {"kind": LineKind.COORDINATOR, "op": operator.label, "hex": data.hex()}
@@ -456,7 +483,7 @@ def _dump_operator(
 
 
 def dump_state(state: State, *, splits: bool = False) -> Iterator[Line]:
-    """Every entry of one state; `splits` as of `dump`.
+    """Yield a line for every entry of one state; `splits` as for `dump`.
 
     Raises:
         StateError: the state cannot be read.
@@ -485,7 +512,7 @@ def _find_splits(state: OperatorListState) -> ConnectorState | None:
     try:
         return state.detected.state
     except (FormatError, MissingFileError):
-        # The error is reported when the elements are read.
+        # The error is reported later, when the elements are read.
         return None
 
 
@@ -505,13 +532,13 @@ def _dump_list(state: OperatorListState, connector: ConnectorState | None) -> It
                 number += 1
                 continue
             reader = Reader(raw, subtask_state.name, int(starts[index]), int(ends[index]))
-            # The serializer determines where an element ends; bytes after it may belong to the file format.
+            # Do not require that the serializer reads all bytes: bytes after the element may belong to the file format.
             add_value(line, serializer, reader, partial(_read_stored, stored, context))
             yield line
 
 
 def _show_splits(connector: ConnectorState, number: int) -> Json:
-    """The splits of an element, which is counted over all subtasks."""
+    """Convert the splits of one element to JSON; `number` is its index among the elements of all subtasks."""
     columns = pa.schema([each for each in connector.columns if each.name != LIST_INDEX.name])
     rows = pa.RecordBatch.from_pylist([dict(each) for each in connector.rows[number]], schema=columns)
     splits: list[Any] = list(to_rows(rows))
@@ -533,7 +560,7 @@ def _dump_broadcast(state: OperatorBroadcastState) -> Iterator[Line]:
                 user_key = read_value(derive_layout(key, context), reader, tail=False)
                 value = read_value(derive_layout(stored, context), reader, tail=index == count - 1)
             except UnsupportedError as error:
-                # Without a readable serializer the end of an entry is not known: show the rest of the bytes as one.
+                # Without a readable serializer the end of the entry is not known: show all remaining bytes in one line.
                 reader.position = first
                 yield line | {"entries": count - index, "value": show_bytes(reader, describe_reason(error))}
                 break

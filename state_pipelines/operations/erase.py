@@ -28,8 +28,8 @@ class ErasurePlan:
     """The erasure of keys from one snapshot.
 
     Attributes:
-        search: where the snapshot holds them.
-        rescaling: plan that writes the new snapshot; None when no operator holds the keys.
+        search: result of the search for the keys in the snapshot.
+        rescaling: plan that writes the new snapshot without the keys; None if no operator holds them.
     """
 
     search: KeySearch
@@ -47,9 +47,9 @@ def plan_erasure(
 
     Args:
         snapshot: the snapshot.
-        keys: as `keys.encode_keys` takes them; those that are not of the type of an operator's keys do not
-            concern that operator.
-        target: directory of the new snapshot; None only plans.
+        keys: values of keys, as `keys.encode_keys` takes them. An operator with keys of another type cannot hold such
+            a value.
+        target: directory of the new snapshot; None for a plan that is not executed.
         run: runs the tasks; default one after the other in this process.
 
     Raises:
@@ -71,10 +71,10 @@ def plan_erasure(
 
 
 def run_erasure(plan: ErasurePlan, run: Runner | None = None) -> RescaleResult | None:
-    """Write the new snapshot; None where there is nothing to erase.
+    """Write the new snapshot; return None if there is nothing to erase.
 
-    Operators that do not hold the keys are copied as bytes. Before `_metadata` is written both sides are read: every
-    state must hold what it held but for the entries of the keys, and the keys must be in none of them.
+    Operators that do not hold the keys are copied as bytes. Before `_metadata` is written, the old and the new state
+    are read and compared: every state must have the same entries as before, except those of the keys.
 
     Raises:
         ProofError: the proof failed; nothing is left at the target.
@@ -93,16 +93,16 @@ def erase(
         snapshot: the old snapshot, or its path; it is not changed.
         keys: text where keys are text, else values as `read --json` or `dump` shows them.
         target: directory of the new snapshot, which must not exist.
-        processes: that share the work; with more than one, the main module of a script must be guarded by
-            `if __name__ == "__main__":`.
-        strict: refuse, and write nothing, if some state cannot be searched. False goes on with the states that hold
-            the keys, as the command does, which names the others.
+        processes: number of processes that share the work; with more than one, the main module of a script must be
+            guarded by `if __name__ == "__main__":`.
+        strict: refuse, and write nothing, if some state cannot be searched. False erases the keys from the other state,
+            as the command does, which lists the state that cannot be searched.
 
     Returns:
         The written snapshot; None, and nothing is written, if no operator holds the keys.
 
     Raises:
-        StateError: some state cannot be searched; without `strict` only where the keys are found nowhere.
+        StateError: some state cannot be searched; without `strict` only if the keys are not found in any other state.
         UnsupportedError: an operator that holds a key has state whose records cannot move.
         ProofError: the proof failed; nothing is left at the target.
         TargetExistsError: the target exists.
@@ -119,7 +119,7 @@ def require_searched(plan: ErasurePlan) -> None:
     """Refuse a plan if some state cannot be searched for the keys.
 
     Raises:
-        StateError: it cannot; the message names the first such operator.
+        StateError: some state cannot be searched; the message names the first operator with such state.
     """
     unsearched = plan.search.unsearched
     if unsearched:
@@ -139,9 +139,9 @@ def search_below(
     open_other: Callable[[str], Snapshot] = open_snapshot,
     run: Runner | None = None,
 ) -> Iterator[KeySearch]:
-    """Search every snapshot below a directory for keys, in the key groups where their hashes put them.
+    """Search every snapshot below a directory for keys, in the key groups that the hashes of the keys give.
 
-    A snapshot that cannot be read is one of the results, with the reason.
+    For a snapshot that cannot be read, the result has the reason.
 
     Args:
         root: the directory.

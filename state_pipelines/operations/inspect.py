@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from state_pipelines.sql.node_states import PlannedOperator
 
 ROW_LIMIT = 1000
-"""Rows of a connector that a report holds; tables of the state have all."""
+"""Maximum number of rows of connector state in a report; tables of the state have all rows."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class ConnectorReport:
     """State of a connector.
 
     Attributes:
-        connector: such as `kafka`; None when several could have written the state.
-        kind: kind of the state; None likewise.
-        summary: in words, such as `2 splits` or `3 committables pending for checkpoint 7`.
-        candidates: the connectors that could have written it, when there are several.
-        rows: how many splits or committables there are.
+        connector: name of the connector, such as `kafka`; None if several connectors could have written the state.
+        kind: kind of the state; None if `connector` is None, except for enumerators.
+        summary: summary in words, such as `2 splits` or `3 committables pending for checkpoint 7`.
+        candidates: the connectors that could have written the state, if there are several.
+        rows: number of splits or committables.
         columns: names of the columns of a row.
-        first_rows: the first `ROW_LIMIT` of them, ready for JSON.
+        first_rows: the first `ROW_LIMIT` rows, ready for JSON.
     """
 
     connector: str | None
@@ -87,11 +87,11 @@ class CoordinatorReport:
     """State of an operator coordinator.
 
     Attributes:
-        bytes: its size.
-        version: of the source coordinator; None when the bytes are not those of one.
-        enumerator_version: of the serializer of the split enumerator, likewise.
-        enumerator_bytes: size of the state of the enumerator, likewise.
-        connector: the enumerator, when it is that of a known connector or of one of several.
+        bytes: size of the state.
+        version: version of the source coordinator; None if the state is not that of a source coordinator.
+        enumerator_version: version of the serializer of the split enumerator; None as for `version`.
+        enumerator_bytes: size of the state of the enumerator; None as for `version`.
+        connector: state of the enumerator, if it belongs to a known connector, or to one of several.
     """
 
     bytes: int
@@ -111,12 +111,14 @@ def report_connector(detected: Detected) -> ConnectorReport | None:
 
 
 def report_coordinator(data: bytes, chosen: str | None = None, splits: Iterable[Detected] = ()) -> CoordinatorReport:
-    """The report on coordinator state.
+    """Make the report on coordinator state.
+
+    Several connectors may fit the state of an enumerator.
 
     Args:
-        data: the state.
-        chosen: the connector that the caller names, where several fit.
-        splits: the connectors of the operator's list states, which decide unless `chosen` fits.
+        data: stored bytes of the state.
+        chosen: connector that the user has declared; it decides if it fits.
+        splits: connectors of the operator's list states, which decide otherwise.
     """
     state = read_coordinator(data)
     if state.enumerator is None:
@@ -175,8 +177,8 @@ def _summarise(state: ConnectorState, number: int) -> str:
 FORST = "ForSt"
 
 _COMPRESSION = re.compile(r"compression=k(\w+?)(?:Compression)?")
-# ForSt writes the same options file as RocksDB; its working directory differs: `ForStKeyedStateBackendBuilder`
-# names the directory of an operator `op_…` with this end, and its log goes there.
+# ForSt writes the same options file as RocksDB, but the option for its log directory names a directory `op_…` with this
+# end (`ForStKeyedStateBackendBuilder`).
 _LOG_DIRECTORY = "db_log_dir="
 _FORST_DIRECTORY_END = re.compile(r"__\d+_\d+__attempt_\d+/db$")
 
@@ -186,19 +188,20 @@ class KeyedFormatReport:
     """Keyed state of an operator in one format.
 
     Attributes:
-        format: `canonical`, `heap native`, `RocksDB native` (every file belongs to the snapshot), `RocksDB incremental`
-            (files that other checkpoints may share), the same with `ForSt`, or `changelog` and the formats of what is
-            materialized: `changelog over heap native`.
-        subtasks: indices of the subtasks.
-        compression: `snappy`, `none` or another algorithm of RocksDB; `mixed` where it differs; of changelog that of
-            the materialized state, empty without any.
+        format: `canonical`, `heap native`, `RocksDB native` (all files belong to this snapshot), `RocksDB incremental`
+            (other checkpoints may share files), the latter two also with `ForSt`; or `changelog` with the formats of
+            the materialized state, such as `changelog over heap native`.
+        subtasks: indices of the subtasks with state in this format.
+        compression: `snappy`, `none` or another algorithm of RocksDB; `mixed` if files have different ones. For
+            changelog the compression of the materialized state; empty without any.
         file_merging: the state is in segments of merged files.
-        shared_files: files that other checkpoints may share.
-        private_files: the other files of the database, its meta stream included; of other formats the streams.
-        bases: of changelog: materialized handles.
-        changes: of changelog: streams with changes, inlined ones included.
-        change_bytes: bytes of changes, as the handles say.
-        change_compression: of changes in files; empty for others.
+        shared_files: number of files that other checkpoints may share.
+        private_files: number of other files of the database, including its meta stream; for other formats number of
+            streams.
+        bases: for changelog: number of materialized handles.
+        changes: for changelog: number of streams with changes, including inlined ones.
+        change_bytes: bytes of changes, as recorded in the handles.
+        change_compression: compression of changes in files; empty without such files.
     """
 
     format: str
@@ -222,23 +225,23 @@ def find_keyed_formats(
     *,
     without_options: bool = False,
 ) -> list[KeyedFormatReport]:
-    """The formats of an operator, each with the subtasks that have it.
+    """Find the formats of the keyed state of an operator, each with the subtasks that have it.
 
     Args:
-        handles: index of each subtask, and its managed keyed state.
-        files: the same, opened; subtasks whose files cannot be opened are left out.
-        reader: opens streams; of a database the options file of one subtask is read.
-        without_options: read no options file; it is then not known which of the two databases it is.
+        handles: (index of the subtask, its managed keyed state).
+        files: (index of the subtask, an opened file of it); subtasks without opened files are left out.
+        reader: opens streams. To tell RocksDB and ForSt apart, the options file of one subtask is read.
+        without_options: read no options file; the format then says `RocksDB or ForSt`.
 
     Raises:
         StateError: a file cannot be read.
     """
     opened: dict[int, KeyedFile] = {}
     for subtask, file in files:
-        # Managed state comes first, then timers of raw state.
+        # A subtask may have two files: that of managed state comes first, then one of raw timers.
         opened.setdefault(subtask, file)
     present = [(subtask, handle) for subtask, handle in handles if handle is not None and subtask in opened]
-    # A database without records has no file to share, so look at all subtasks.
+    # An incremental checkpoint has no shared files for a database without records, so look at all subtasks.
     incremental = any(_has_shared_files(handle) for _, handle in present)
     databases = _Databases(reader, incremental, without_options)
     found: dict[tuple[str, str, bool], tuple[KeyedFormatReport, list[int]]] = {}
@@ -252,7 +255,7 @@ def find_keyed_formats(
 
 
 class _Databases:
-    """Options files of RocksDB and ForSt.
+    """Reads options files of databases, to tell RocksDB and ForSt apart and to find the compression.
 
     Args:
         reader: opens streams.
@@ -267,7 +270,10 @@ class _Databases:
         self._known: dict[tuple[str, ...], tuple[str, str]] = {}
 
     def identify(self, handle: IncrementalRemoteKeyedStateHandle) -> tuple[str, str]:
-        """(`RocksDB` or `ForSt`, compression); subtasks whose file has the same name have the same options."""
+        """Return (`RocksDB` or `ForSt`, compression) of a database.
+
+        Databases whose options files have the same name have the same options, so one of these files is read.
+        """
         if self._without_options:
             return f"{FileFormat.ROCKSDB.value} or {FORST}", ""
         options = [each for each in handle.private_state if each.local_path.startswith("OPTIONS-")]
@@ -325,7 +331,7 @@ def _describe_changelog(
             inlined += 1
             size += sum(len(each.change) for each in log.changes)
     for each in dict.fromkeys(streams):
-        # The log has been read before and its first byte is kept, so this costs no request.
+        # This costs no request: the stream has been read before, and its first byte is in the cache.
         stream = replace(databases.reader.open_stream(each), holds_changes=True)
         flag = databases.reader.kept.read(stream, 0, 1)
         compressions.append("snappy" if is_compressed(flag, stream.name) else "none")
@@ -361,7 +367,7 @@ def _count_files(
 
 
 def measure_handle(handle: StreamStateHandle) -> int:
-    """Bytes of state of a handle, as recorded in it."""
+    """Return the size of the state of a handle, as recorded in the handle."""
     if isinstance(handle, ByteStreamStateHandle):
         return len(handle.data)
     return int(getattr(handle, "size", 0))
@@ -390,21 +396,21 @@ def _join(compressions: Iterable[str]) -> str:
 
 
 RAW_TIMERS = "raw timers"
-"""The format of timers in raw keyed state."""
+"""`StateReport.format` of timers in raw keyed state."""
 
 COUNT_LIMIT = 256 << 20
-"""Bytes of state up to which entries are counted unless the caller decides; counting reads the state once."""
+"""Bytes of state up to which entries are counted by default; counting reads all state."""
 
 
 @dataclass(frozen=True)
 class PythonReport:
-    """A state of a Python function as Java has it.
+    """Java side of a state of a Python function (PyFlink).
 
     Attributes:
-        java_name: its name.
-        java_value: the serializer that the snapshot has.
-        guess: type guessed from the bytes, such as `ValueState<BIGINT>`; empty when no type fits, None when a type is
-            declared.
+        java_name: name of the state in the snapshot.
+        java_value: serializer of the value in the snapshot.
+        guess: type that was guessed from the bytes, such as `ValueState<BIGINT>`; empty if no type fits, None if the
+            user has declared a type.
     """
 
     java_name: str
@@ -414,7 +420,7 @@ class PythonReport:
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """A column of the rows of an SQL state, as a declared plan says it."""
+    """A column of the rows of an SQL state, as the plan that the user has declared describes it."""
 
     name: str
     type: str
@@ -427,24 +433,25 @@ class StateReport:
 
     Attributes:
         kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION, BROADCAST or RAW.
-        key: serializer of the keys (of a broadcast state: of the keys of the map), in readable form.
-        namespace: serializer of the namespace; None for operator state.
-        value: serializer of the value; empty for raw state, which has none.
+        key: serializer of the keys (for a broadcast state of the keys of the map), as text.
+        namespace: serializer of the namespace, as text; None for operator state.
+        value: serializer of the value, as text; empty for raw state, which has none.
         subtasks: indices of the subtasks that have the state.
-        key_groups: [first, last] per subtask; empty for operator state.
-        entries: None when they were not counted.
-        bytes: of the entries without framing; None when they were not counted.
-        used_key_groups: key groups that have entries; None when they were not counted.
-        undecoded: why tables of this state hold raw bytes; empty when they do not.
-        format: of the keyed state, see `KeyedFormatReport`; None for other state.
-        connector: of a list state that a connector wrote; None when it is that of no known one.
-        python: of a state of a Python function (PyFlink), whose `name`, `kind` and `value` are those in Python.
-        ttl: time to live as a declared plan says it, such as `1 d`; None without one.
-        columns: of a state of a declared plan, name, SQL type and meaning of each column of its values.
-        error: why the state could not be read; empty when it could.
-        damaged: bytes of it are damaged or missing; the reason is `error`.
-        undetermined: the version of a format is not known; the reason is `error`.
-        unreachable: the storage fails or refuses, which says nothing of the bytes; the reason is `error`.
+        key_groups: [first, last] key group of each of these subtasks; empty for operator state.
+        entries: number of entries; None if they were not counted.
+        bytes: bytes of the entries without framing; None if they were not counted.
+        used_key_groups: number of key groups with entries; None if they were not counted.
+        undecoded: why tables of this state hold raw bytes; empty if they do not.
+        format: format of keyed state, see `KeyedFormatReport`; None for other state.
+        connector: report on the connector that wrote the list state; None if it is not known.
+        python: Java side of a state of PyFlink, whose `name`, `kind` and `value` are those in Python; else None.
+        ttl: time to live according to a declared plan, such as `1 d`; None without one.
+        columns: columns of the values of an SQL state, according to a declared plan; empty without one.
+        error: why the state could not be read; empty if it could.
+        damaged: bytes of the state are damaged or missing; `error` has the reason.
+        undetermined: the version of a format is not known; `error` has the reason.
+        unreachable: the storage fails or refuses, so that it is not known whether the state is damaged; `error` has the
+            reason.
     """
 
     name: str
@@ -471,7 +478,7 @@ class StateReport:
 
 @dataclass(frozen=True)
 class InFlightReport:
-    """In-flight data of an operator, before its subtasks (`input`) and after them (`output`)."""
+    """In-flight data of an operator in an unaligned checkpoint: of input channels and of result subpartitions."""
 
     input: ChannelSummary
     output: ChannelSummary
@@ -482,24 +489,26 @@ class OperatorReport:
     """Report of an operator and its states.
 
     Attributes:
-        id: 32 hexadecimal digits.
-        uid: when it is known.
-        name: when it is stored.
+        id: operator id, 32 hexadecimal digits.
+        uid: uid; None if it is not known.
+        name: name; None if the snapshot does not store it.
         finished: all subtasks had finished.
-        finished_subtasks: indices of those that had finished.
-        bytes: of all its state.
-        coordinator_bytes: those of its coordinator.
-        coordinator: the state of the enumerator; None without coordinator state.
-        in_flight: None when there is none.
-        keyed_formats: how its keyed state is stored.
-        key_evidence: what speaks for a key serializer that was found rather than stored; empty when it is stored.
+        finished_subtasks: indices of the subtasks that had finished.
+        bytes: bytes of all state of the operator.
+        coordinator_bytes: bytes of the coordinator state.
+        coordinator: report on the coordinator state; None without such state.
+        in_flight: in-flight data; None if there are none.
+        keyed_formats: formats in which the keyed state is stored.
+        key_evidence: evidence for the key serializer, if it was inferred because the snapshot does not store it; else
+            empty.
         states: managed keyed state and timers, list, broadcast and raw state.
-        node: the node of a declared plan that the operator is part of, as EXPLAIN shows it; empty without one.
-        rows: the rows that the node emits, in columns of tables; empty without a plan.
-        error: why not all states could be read; empty when they could.
-        damaged: state of it is damaged or missing; the reason is `error`.
-        undetermined: the version of a format is not known; the reason is `error`.
-        unreachable: the storage fails or refuses, which says nothing of the bytes; the reason is `error`.
+        node: node of a declared plan to which the operator belongs, as EXPLAIN shows it; empty without a plan.
+        rows: the rows that the node emits, by columns of tables; empty without a plan.
+        error: why not all states could be read; empty if they could.
+        damaged: state of the operator is damaged or missing; `error` has the reason.
+        undetermined: the version of a format is not known; `error` has the reason.
+        unreachable: the storage fails or refuses, so that it is not known whether state is damaged; `error` has the
+            reason.
     """
 
     id: str
@@ -525,7 +534,7 @@ class OperatorReport:
 
     @property
     def damage(self) -> Iterator[str]:
-        """Errors about bytes that are damaged, missing or refused by the storage."""
+        """Errors of the operator and its states about bytes that are damaged, missing or refused by the storage."""
         if self.damaged or self.unreachable:
             yield self.error
         yield from (state.error for state in self.states if state.damaged or state.unreachable)
@@ -555,7 +564,7 @@ class MasterReport:
 
 @dataclass(frozen=True)
 class SnapshotReport:
-    """A snapshot."""
+    """Report of a snapshot and its operators."""
 
     path: str
     kind: str
@@ -581,7 +590,7 @@ class SnapshotReport:
 
     @property
     def has_undetermined(self) -> bool:
-        """Whether the version of some state is not known."""
+        """Whether some state has a format whose version is not known."""
         return any(each.undetermined or any(state.undetermined for state in each.states) for each in self.operators)
 
     def to_json(self) -> dict[str, object]:
@@ -627,7 +636,7 @@ def inspect(snapshot: Snapshot | str, *, count: bool | None = None) -> SnapshotR
 
 
 def _report_operators(snapshot: Snapshot, sizes: Mapping[bytes, int], *, count: bool) -> list[OperatorReport]:
-    """Report the operators; on a storage that is not local several small ones at a time."""
+    """Report the operators; of a snapshot on a remote storage, several small operators concurrently."""
     # Read the headers once, before several threads need them.
     snapshot.read_headers()
     works = [
@@ -659,12 +668,12 @@ def _report_operator(operator: Operator, size: int, *, count: bool) -> OperatorR
             formats = _find_formats(operator, without_options=True)
     counted: dict[str, StateStatistics] = {}
     if count:
-        # A state that cannot be counted reports its error itself.
+        # Ignore errors: each state is then counted by itself below, and reports its own error.
         with suppress(StateError):
             counted = count_states([state for state in found.states if isinstance(state, KeyedState)])
     keyed = [state for state in found.states if isinstance(state, KeyedState)]
     if count and not counted:
-        # Each is counted alone, and reports its error itself.
+        # Ignore errors here, too: each state reports its own error when it is counted.
         with suppress(StateError):
             keyed = hold_states(keyed)
     others = [state for state in found.states if not isinstance(state, KeyedState)]
@@ -708,7 +717,7 @@ def _add_plan(report: StateReport, state: KeyedState, operator: PlannedOperator)
 
 
 def join_errors(errors: Iterable[StateError]) -> str:
-    """Return the texts of errors; of those that differ only in where they occurred, the first one and their number."""
+    """Join the texts of errors. Of errors that differ only in location, give the first and the number of others."""
     kinds: dict[tuple[str, str], list[str]] = {}
     for each in errors:
         texts = kinds.setdefault((each.what, each.hint), [])
@@ -722,10 +731,11 @@ def join_errors(errors: Iterable[StateError]) -> str:
 def _counts_as_damage(error: StateError) -> bool:
     """Return whether an error is about damaged or missing bytes.
 
-    Missing files of a copied snapshot do not matter: `inspect` needs `_metadata` alone for this.
+    Files that are out of reach, as in a snapshot of which only `_metadata` was copied, do not count: `inspect` reports
+    what `_metadata` alone says.
 
     Raises:
-        SnapshotGoneError: nothing of the snapshot is there any more.
+        SnapshotGoneError: the whole snapshot does not exist any more.
     """
     if isinstance(error, SnapshotGoneError):
         raise error
@@ -746,7 +756,7 @@ def _find_splits(states: Iterable[State]) -> Iterator[Detected]:
     """Yield the connectors of the list states of an operator, as far as they can be read."""
     for state in states:
         if isinstance(state, OperatorListState):
-            # A state that cannot be read reports its error itself.
+            # Ignore a state that cannot be read: its own report has the error.
             with suppress(StateError):
                 yield state.detected
 
@@ -774,7 +784,7 @@ def _describe_state(
                 python = PythonReport(state.name, "Map<ByteArrayWrapper, BytePrimitiveArray>", None)
         case BytesState():
             stored = ""
-            # Counting is cheap, because the handles record the size.
+            # Counting reads nothing, because the handles record the size: count in any case.
             count = True
             if isinstance(state, RawKeyedState):
                 groups = [[each.start, each.end] for each in state.key_groups]

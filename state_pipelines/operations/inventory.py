@@ -59,10 +59,10 @@ if TYPE_CHECKING:
     from state_pipelines.storage.snapshot_writer import SnapshotEntry
 
 SHORT = 8
-"""Hexadecimal digits of the fingerprint in a key."""
+"""Number of hexadecimal digits of the fingerprint in a partition key."""
 
 LONG = 16
-"""Digits in the key of a snapshot whose short key another one has already."""
+"""Number of digits in the key of a snapshot, if another snapshot already has the key with `SHORT` digits."""
 
 _NAME_SIZE = 40
 _CHECKPOINT_KEY = re.compile(r"(?<![A-Za-z0-9])chk-\d")
@@ -74,9 +74,9 @@ class SnapshotName(NamedTuple):
     """A readable name of a snapshot, from its path alone.
 
     Attributes:
-        name: `chk-17-1a2b3c`, `savepoint-df4606`, or the name of the directory.
-        job_id: id of the Flink job as far as the path says it: 32 hexadecimal digits above checkpoints, the first six
-            in the name of a savepoint; None when it does not.
+        name: a name such as `chk-17-1a2b3c` or `savepoint-df4606`, or the name of the directory.
+        job_id: id of the Flink job, as far as the path has it: all 32 hexadecimal digits if the directory above a
+            checkpoint is named by them, the first six for a savepoint; else None.
     """
 
     name: str
@@ -84,7 +84,7 @@ class SnapshotName(NamedTuple):
 
 
 class PartitionKey(NamedTuple):
-    """The two halves of a partition key: the name with its date, and the first 8 or 16 digits of the fingerprint."""
+    """The two halves of a partition key: name with date, and the first 8 or 16 digits of the fingerprint."""
 
     name: str
     digits: str
@@ -98,8 +98,8 @@ class PartitionKey(NamedTuple):
         """Return whether the key fits the name and fingerprint of a snapshot; its date does not matter.
 
         Args:
-            name: see `name_snapshot`.
-            fingerprint: of the snapshot; empty to compare names only.
+            name: name of the snapshot, see `name_snapshot`.
+            fingerprint: fingerprint of the snapshot; empty to compare names only.
         """
         return name in (self.name, self.undated) and (not fingerprint or fingerprint.startswith(self.digits))
 
@@ -107,9 +107,9 @@ class PartitionKey(NamedTuple):
 def name_snapshot(directory: Location) -> SnapshotName:
     """Name a snapshot by its directory.
 
-    A checkpoint is named by its number, and by six digits of the job's id if that is the name of the directory above.
-    A savepoint keeps the name from Flink up to the digits of the job's id. Other names are kept, without the characters
-    that Dagster refuses in partition keys, and cut after 40 characters.
+    A checkpoint is named by its number and, if the directory above it is named by the job id, by the first six digits
+    of that. A savepoint is named as Flink names it, up to the digits of the job id. For other snapshots it is the name
+    of the directory, without characters that Dagster refuses in partition keys, cut after 40 characters.
 
     Args:
         directory: the exclusive directory of the snapshot.
@@ -128,14 +128,14 @@ def name_snapshot(directory: Location) -> SnapshotName:
 
 
 def make_partition_key(name: str, fingerprint: str, size: int = SHORT, *, taken: datetime | None = None) -> str:
-    """The key of a snapshot.
+    """Make the partition key of a snapshot: `NAME@DIGITS`, for a savepoint with its date in front.
 
     Args:
-        name: see `name_snapshot`.
-        fingerprint: of the snapshot, 16 hexadecimal digits.
-        size: digits of the fingerprint in the key, `SHORT` or `LONG`.
-        taken: when a savepoint was written; None for checkpoints, and where the storage does not say. Without effect on
-            a name that has a date, and on `chk-…`, which has a number.
+        name: name of the snapshot, see `name_snapshot`.
+        fingerprint: fingerprint of the snapshot, 16 hexadecimal digits.
+        size: number of digits of the fingerprint in the key, `SHORT` or `LONG`.
+        taken: time at which a savepoint was written, for the date; None for checkpoints, and if the storage gives no
+            times. It is ignored for names that already have a date, and for `chk-…`, which has a number.
     """
     date = "" if taken is None or name.startswith("chk-") or _DATE.match(name) else f"{taken.astimezone(UTC):%Y-%m-%d}_"
     return f"{date}{name}@{fingerprint[:size]}"
@@ -146,20 +146,20 @@ def find_key(keys: Iterable[str], name: str, fingerprint: str) -> str:
 
     Args:
         keys: partition keys; other texts are ignored.
-        name: see `name_snapshot`.
-        fingerprint: of the snapshot.
+        name: name of the snapshot, see `name_snapshot`.
+        fingerprint: fingerprint of the snapshot.
     """
     parsed = ((key, match) for key in keys if (match := _KEY.fullmatch(key)) is not None)
     return next((key for key, match in parsed if PartitionKey(match[1], match[2]).fits(name, fingerprint)), "")
 
 
 def is_checkpoint_key(key: str) -> bool:
-    """Return whether a key is that of a snapshot in a directory as Flink names those of checkpoints."""
+    """Return whether a key belongs to a snapshot whose directory has the name of a checkpoint (`chk-…`)."""
     return _CHECKPOINT_KEY.search(key) is not None
 
 
 def parse_partition_key(key: str) -> PartitionKey:
-    """Name and digits of a key.
+    """Divide a partition key into name and digits.
 
     Raises:
         UsageError: the text is not a key.
@@ -180,15 +180,15 @@ class OperatorSummary:
     """Summary of an operator of a snapshot.
 
     Attributes:
-        id: 32 hexadecimal digits.
-        uid: when the snapshot stores it (from Flink 2.0 on).
-        name: when the snapshot stores it.
+        id: operator id, 32 hexadecimal digits.
+        uid: uid; None if the snapshot does not store it (before Flink 2.0).
+        name: name; None if the snapshot does not store it.
         parallelism: number of subtasks.
         max_parallelism: number of key groups.
-        subtasks: subtasks that have state.
-        bytes: of all its state.
-        keyed_bytes: of keyed state.
-        states: names of its operator states; those of keyed states are in other files than `_metadata`.
+        subtasks: number of subtasks with state.
+        bytes: bytes of all its state.
+        keyed_bytes: bytes of its keyed state.
+        states: names of its operator states. Names of keyed states are not in `_metadata`.
     """
 
     id: str
@@ -203,7 +203,7 @@ class OperatorSummary:
 
     @property
     def label(self) -> str:
-        """The uid, or the id when the uid is not stored."""
+        """The uid, or the id if the uid is not stored."""
         return self.uid or self.id
 
 
@@ -212,28 +212,28 @@ class SnapshotSummary:
     """Summary of a snapshot, as the inventory keeps it.
 
     Attributes:
-        path: its directory.
-        root: the directory of the job in which it was found.
-        name: see `name_snapshot`.
-        job_id: id of the Flink job as far as the path says it, see `SnapshotName`.
-        modified: when `_metadata` was written; None when the storage does not say.
+        path: directory of the snapshot.
+        root: root below which it was found; `REGISTERED` if it was registered by its path.
+        name: name of the snapshot, see `name_snapshot`.
+        job_id: id of the Flink job, as far as the path has it, see `SnapshotName`.
+        modified: time at which `_metadata` was written; None if the storage gives no times.
         metadata_size: bytes of `_metadata`.
-        key: partition key; empty when the snapshot is unreadable.
-        fingerprint: of the content of `_metadata`, 16 hexadecimal digits; empty when it is unreadable.
-        kind: `checkpoint`, `savepoint` or `unknown`; before Flink 1.16 what the name says.
-        format: `canonical` or `native` of a savepoint; empty otherwise.
-        checkpoint_id: of the checkpoint or savepoint; None when it is unreadable.
-        metadata_version: version of `_metadata`; None when it is unreadable.
-        bytes: of all state that the handles name, inlined state included.
-        keyed_bytes: of keyed state.
-        operator_bytes: of list, broadcast and raw operator state.
-        in_flight_bytes: of network buffers (unaligned checkpoints).
-        coordinator_bytes: of operator coordinators.
-        shared_bytes: bytes of keyed state in files that other checkpoints may reference too (incremental).
-        files: distinct files that the handles name, without `_metadata`.
+        key: partition key; empty if `_metadata` cannot be read.
+        fingerprint: hash of the content of `_metadata`, 16 hexadecimal digits; empty if it cannot be read.
+        kind: `checkpoint`, `savepoint` or `unknown`; before Flink 1.16 guessed from the name.
+        format: `canonical` or `native` for a savepoint; else empty.
+        checkpoint_id: id of the checkpoint or savepoint; None if `_metadata` cannot be read.
+        metadata_version: version of `_metadata`; None if it cannot be read.
+        bytes: bytes of all state that the handles name, including inlined state.
+        keyed_bytes: bytes of keyed state.
+        operator_bytes: bytes of list, broadcast and raw operator state.
+        in_flight_bytes: bytes of network buffers (unaligned checkpoints).
+        coordinator_bytes: bytes of operator coordinators.
+        shared_bytes: bytes of keyed state in files that other checkpoints may reference, too (incremental).
+        files: number of distinct files that the handles name, without `_metadata`.
         operators: the operators, in the order of `_metadata`.
-        unreadable: why `_metadata` cannot be read; empty when it can.
-        retry: the reason may pass (a storage fault), so the next update reads the snapshot again.
+        unreadable: why `_metadata` cannot be read; empty if it can.
+        retry: the reason may be temporary, such as a storage fault, so the next update reads the snapshot again.
     """
 
     path: str
@@ -266,11 +266,11 @@ class SnapshotSummary:
 
 
 def summarise_entry(entry: SnapshotEntry, root: str) -> SnapshotSummary:
-    """Open a snapshot of a listing and summarise it; a snapshot that cannot be read has the reason in its summary.
+    """Open a listed snapshot and summarise it, without its key. If it cannot be read, the summary has the reason.
 
     Args:
-        entry: of the listing.
-        root: the directory that was listed.
+        entry: entry of the listing.
+        root: root that was listed.
     """
     directory = entry.location.directory
     name, job_id = name_snapshot(directory)
@@ -283,11 +283,11 @@ def summarise_entry(entry: SnapshotEntry, root: str) -> SnapshotSummary:
 
 
 def summarise_snapshot(snapshot: Snapshot, blank: SnapshotSummary) -> SnapshotSummary:
-    """The summary of an opened snapshot, without its key.
+    """Summarise an opened snapshot, without its key.
 
     Args:
         snapshot: the snapshot.
-        blank: what the listing says of it.
+        blank: summary with the values from the listing, to which those from `_metadata` are added.
     """
     sizes: Counter[StateCategory] = Counter()
     by_operator: Counter[tuple[bytes, StateCategory]] = Counter()
@@ -321,7 +321,7 @@ def summarise_snapshot(snapshot: Snapshot, blank: SnapshotSummary) -> SnapshotSu
 
 
 def make_key(snapshot: Snapshot) -> str:
-    """The partition key of a snapshot that has none yet; see `make_partition_key`."""
+    """Make a partition key for a snapshot that has none yet; see `make_partition_key`."""
     directory = snapshot.location.directory
     name = name_snapshot(directory).name
     kind = _guess_kind(name) if snapshot.kind is SnapshotKind.UNKNOWN else snapshot.kind
@@ -391,15 +391,16 @@ SCHEMA = pa.schema(
     ],
     metadata={_VERSION_KEY: _VERSION},
 )
-"""Columns of the table and the Parquet file, those of `SnapshotSummary`."""
+"""Columns of `Inventory.table` and of its Parquet file: the fields of `SnapshotSummary`."""
 
 
 class Inventory:
     """The snapshots of a job.
 
     Args:
-        table: of `SCHEMA`.
-        deleted: partition keys of snapshots that were in the inventory and were deleted, oldest first.
+        table: a row for each snapshot, newest first, with the columns of `SCHEMA`.
+        deleted: partition keys of snapshots that were in the inventory and have been deleted; those that were deleted
+            first come first.
     """
 
     def __init__(self, table: pa.Table | None = None, deleted: tuple[str, ...] = ()) -> None:
@@ -413,11 +414,11 @@ class Inventory:
         return map(_to_summary, self.table.to_pylist())
 
     def head(self, count: int) -> list[SnapshotSummary]:
-        """The newest snapshots."""
+        """Return the newest `count` snapshots."""
         return list(Inventory(self.table.slice(0, count)))
 
     def take(self, rows: Iterable[int]) -> list[SnapshotSummary]:
-        """The snapshots of some rows, in the order of these."""
+        """Return the snapshots with these row numbers, in this order."""
         return list(Inventory(self.table.take(pa.array(rows, pa.int64()))))
 
     @cached_property
@@ -426,7 +427,10 @@ class Inventory:
         return tuple(dict.fromkeys(key for key in self.table["key"].to_pylist() if key))
 
     def find(self, key: str) -> list[SnapshotSummary]:
-        """The snapshots of a key, with its date or without: none, one, or copies of the same one, newest first."""
+        """Return the snapshots that a key fits, newest first: none, one, or copies of the same snapshot.
+
+        A date in the key is ignored if no stored key is exactly this one.
+        """
         rows = self.table.filter(pc.equal(self.table["key"], key))
         if not rows.num_rows:
             columns = self.table.select(["name", "fingerprint"]).to_pylist()
@@ -435,20 +439,20 @@ class Inventory:
         return list(Inventory(rows))
 
     def unreadable(self) -> Inventory:
-        """The snapshots that cannot be read."""
+        """Return an inventory of the snapshots that cannot be read."""
         return Inventory(self.table.filter(pc.not_equal(self.table["unreadable"], "")))
 
     def sum(self, column: str) -> int:
-        """Sum over a column of numbers."""
+        """Add up the numbers of a column."""
         return int(pc.sum(self.table[column]).as_py() or 0)
 
 
 def make_inventory(summaries: Iterable[SnapshotSummary], known: pa.Table | None = None) -> Inventory:
-    """The inventory of summaries, and of rows of another one.
+    """Make an inventory of summaries and of rows of another inventory.
 
     Args:
-        summaries: new ones.
-        known: rows that are taken as they are.
+        summaries: new summaries.
+        known: rows of another inventory, which are taken as they are.
     """
     rows = pa.Table.from_pylist([asdict(each) for each in summaries], SCHEMA)
     table = rows if known is None else pa.concat_tables([known, rows])
@@ -457,10 +461,10 @@ def make_inventory(summaries: Iterable[SnapshotSummary], known: pa.Table | None 
 
 
 def read_inventory(location: Location) -> Inventory:
-    """The stored inventory.
+    """Read a stored inventory.
 
     Raises:
-        MissingFileError: there is none.
+        MissingFileError: the file does not exist.
         FormatError: the file is not an inventory of this release.
     """
     data = read_file(location)
@@ -488,7 +492,7 @@ def _read_deleted(location: Location, data: bytes | None) -> tuple[str, ...]:
 
 
 def write_inventory(location: Location, inventory: Inventory) -> None:
-    """Store the inventory in the place of the one that may be there, whole or not at all.
+    """Store the inventory. A file that exists is replaced as a whole, or stays if that fails.
 
     Raises:
         StateError: the storage refuses.
@@ -513,21 +517,22 @@ _ID_DIGITS = 6
 
 
 def find_previous(inventory: Inventory, key: str) -> SnapshotSummary | None:
-    """The newest readable snapshot that is older than that of a key; None when there is none.
+    """Find the newest readable snapshot that is older than the snapshot with a key; None if there is none.
 
-    Snapshots of the same Flink job take precedence over others: a job that is started again has another id.
+    Snapshots with the same Flink job id take precedence over others, which are of earlier runs: a job that is started
+    again has another id.
 
     Args:
-        inventory: of the job, all of whose roots are those of one program.
+        inventory: inventory whose roots hold snapshots of one program only.
         key: partition key.
 
     Raises:
-        NotFoundError: the inventory does not have the key, or does not know its time.
+        NotFoundError: the inventory does not have the key, or the time of its snapshot is not known.
     """
     found = inventory.find(key)
     if not found or found[0].modified is None:
         raise NotFoundError(f"the inventory has no time of a snapshot {key}", hint="Materialize the inventory first")
-    # If there are several copies, the oldest one has the time at which the snapshot was taken.
+    # Of several copies, the oldest one has the time at which the snapshot was taken.
     this = found[-1]
     table = inventory.table
     older = Inventory(
@@ -546,13 +551,13 @@ def find_previous(inventory: Inventory, key: str) -> SnapshotSummary | None:
 
 
 THREADS = 16
-"""`_metadata` files that are read at a time."""
+"""Number of `_metadata` files that are read concurrently."""
 
 MOST_DELETED = 100_000
-"""Keys of deleted snapshots that the inventory keeps; the oldest are dropped."""
+"""Maximum number of keys of deleted snapshots that the inventory keeps; the oldest are dropped."""
 
 REGISTERED = ""
-"""Root of a snapshot that was registered by its path rather than found below a root."""
+"""`SnapshotSummary.root` of a snapshot that was registered by its path, not found below a root."""
 
 _OLDEST = datetime.min.replace(tzinfo=UTC)
 
@@ -562,12 +567,13 @@ class InventoryUpdate:
     """The inventory after an update, and what the update found.
 
     Attributes:
-        inventory: all snapshots.
-        new: snapshots that were opened, newest first: new ones, replaced ones, and those that could not be read.
-        gone: keys of snapshots that the inventory had and the listing does not.
-        pending: snapshots that were listed and not opened, for want of time; the next update begins with the newest.
-        missing_roots: roots that do not exist; what the inventory has below them is kept.
-        rebuilt: why the stored inventory was not used; empty when it was, or there was none.
+        inventory: the new inventory.
+        new: snapshots that were opened, newest first: new ones, changed ones, and those that could not be read.
+        gone: keys that the stored inventory had and the new one does not have.
+        pending: number of snapshots that were listed but not opened, because the time was over; the next update opens
+            the newest of them first.
+        missing_roots: roots that do not exist; the inventory keeps the snapshots below them.
+        rebuilt: why the stored inventory could not be used; empty if it was used, or there was none.
     """
 
     inventory: Inventory
@@ -578,13 +584,13 @@ class InventoryUpdate:
     rebuilt: str = ""
 
     def find_prunable(self, partitions: Iterable[str]) -> list[str]:
-        """Return the partitions whose snapshot was in the inventory and is deleted, but none that may still exist.
+        """Return the partitions whose snapshot was in the inventory and has been deleted for certain.
 
-        That is none at all while roots are missing or snapshots are pending, and none with the name of an unreadable
-        snapshot.
+        If roots are missing or snapshots are pending, none is certain. A partition with the same name as an unreadable
+        snapshot is not, either.
 
         Args:
-            partitions: keys of partitions.
+            partitions: partition keys.
         """
         if self.pending or self.missing_roots:
             return []
@@ -597,7 +603,7 @@ class InventoryUpdate:
         """Return the partitions whose snapshot was never in the inventory, such as those of another job.
 
         Args:
-            partitions: keys of partitions.
+            partitions: partition keys.
         """
         known = {*self.inventory.keys, *self.inventory.deleted}
         return [key for key in partitions if key not in known]
@@ -615,21 +621,23 @@ def update_inventory(
 ) -> InventoryUpdate:
     """List the snapshots below the roots and open those that the stored inventory does not know.
 
-    A snapshot is known by path, size and time of its `_metadata`; it is opened each time if the storage says no time.
-    One in a directory whose name is not text, or holds control characters, which Flink does not write, is left out.
+    A snapshot is known if path, size and time of its `_metadata` are those of the stored inventory; if the storage
+    gives no times, every snapshot is opened each time. Snapshots whose path is not printable text are left out: Flink
+    writes none.
 
     Args:
         roots: directories with checkpoints or savepoints; they may overlap.
-        store: the Parquet file, read first and replaced when something has changed; nothing is stored without it.
-        register: directories of snapshots outside the roots, which the inventory keeps from now on.
-        partitions: keys that snapshots have elsewhere, which they keep when the stored inventory does not know them.
-        skip: paths, as the file systems of the roots write them, of directories that are not visited.
-        threads: `_metadata` files that are read at a time.
-        budget: seconds after which no more snapshots are opened; those left are `pending`.
+        store: Parquet file of the inventory. It is read first, and replaced if something has changed. With None nothing
+            is stored.
+        register: directories of snapshots outside the roots, which are added to the inventory for good.
+        partitions: partition keys that exist elsewhere (in Dagster). A new snapshot gets such a key if it fits.
+        skip: paths of directories that are not visited, in the spelling of the file systems of the roots.
+        threads: number of `_metadata` files that are read concurrently.
+        budget: seconds after which no more snapshots are opened; the others are `pending`.
 
     Raises:
         MissingFileError: a directory below a root cannot be listed.
-        NotFoundError: a directory to be registered holds no snapshot.
+        NotFoundError: a directory in `register` holds no snapshot.
         StateError: the inventory cannot be stored.
     """
     deadline = None if budget is None else time.monotonic() + budget
@@ -648,7 +656,7 @@ def update_inventory(
     index = rows.schema.get_field_index("root")
     rows = rows.set_column(index, rows.schema.field("root"), pa.array(roots_of_kept, pa.string()))
     new = _assign_keys(found, rows, (*known.keys, *known.deleted, *partitions) if found else ())
-    # Sorting and comparing costs more than the listing, and mostly nothing has changed.
+    # Mostly nothing has changed. Find that out without sorting and comparing tables, which costs more than the listing.
     same = not new and len(kept) == len(known) and roots_of_kept == known.table["root"].to_pylist()
     inventory = known if same else make_inventory(new, rows)
     changed = store is not None and (is_new or (not same and inventory.table != known.table))
@@ -664,7 +672,12 @@ def update_inventory(
 
 
 def _load(store: Location | None) -> tuple[Inventory, bool, str]:
-    """Return the stored inventory, whether there is no usable one, and why a stored one cannot be used."""
+    """Load the stored inventory.
+
+    Returns:
+        (the inventory, empty if there is none that can be used; whether that is so; why a stored one cannot be used, or
+        an empty text).
+    """
     if store is None:
         return Inventory(), True, ""
     try:
@@ -676,7 +689,13 @@ def _load(store: Location | None) -> tuple[Inventory, bool, str]:
 
 
 def _keep_registered(store: Location, loaded: Inventory, inventory: Inventory) -> Inventory:
-    """The inventory with snapshots that another process has registered since it was loaded."""
+    """Add snapshots that another process has registered in the meantime.
+
+    Args:
+        store: Parquet file of the inventory.
+        loaded: the inventory as it was loaded from the file.
+        inventory: the new inventory, to which they are added.
+    """
     stored = _load(store)[0].table
     registered = stored.filter(pc.equal(stored["root"], REGISTERED))
     seen = pa.concat_arrays([*loaded.table["path"].chunks, *inventory.table["path"].chunks])
@@ -704,7 +723,10 @@ def _list_registered(
 
 
 def locate_directory(path: str, roots: Sequence[Location]) -> Location:
-    """The location of a stored path: on the file system of the root above it, else of a root of the same scheme."""
+    """Make the location of a path that the inventory has stored.
+
+    The file system is that of the root above the path, or else of a root with the same scheme.
+    """
     above = [root for root in roots if path.startswith(f"{str(root).rstrip('/')}/")]
     if above:
         root = max(above, key=lambda each: len(str(each)))
@@ -717,7 +739,17 @@ def locate_directory(path: str, roots: Sequence[Location]) -> Location:
 def _match(
     known: Inventory, listed: dict[str, tuple[SnapshotEntry, str]], missing: Collection[str]
 ) -> tuple[list[int], list[str], list[tuple[SnapshotEntry, str]]]:
-    """Rows of the stored inventory that are kept, and their roots; entries to be opened, newest first."""
+    """Compare the stored inventory with the listing.
+
+    Args:
+        known: the stored inventory.
+        listed: by path: (entry of the listing, its root).
+        missing: roots that do not exist.
+
+    Returns:
+        (numbers of the stored rows that are kept; the roots of these; entries that must be opened, newest first, each
+        with its root).
+    """
     kept, roots = [], []
     unknown = dict(listed)
     columns = ["path", "root", "metadata_size", "modified", "retry"]
@@ -741,7 +773,7 @@ def _match(
 
 
 def _open(entries: Sequence[tuple[SnapshotEntry, str]], threads: int, deadline: float | None) -> list[SnapshotSummary]:
-    """Return summaries of the entries in their order; only of the first ones if the time runs out."""
+    """Open the entries and return their summaries, in order; only those of the first entries if the time runs out."""
     if not entries:
         return []
     found: list[SnapshotSummary] = []
@@ -754,10 +786,15 @@ def _open(entries: Sequence[tuple[SnapshotEntry, str]], threads: int, deadline: 
 
 
 def _assign_keys(summaries: Iterable[SnapshotSummary], rows: pa.Table, given: Collection[str]) -> list[SnapshotSummary]:
-    """Give keys to summaries; if two different snapshots would have the same key, the later one has a longer key.
+    """Add partition keys to summaries; if two different snapshots would get the same key, the second gets a longer one.
 
-    A snapshot keeps its key if it is moved or copied, although that changes its date, and if an older release made the
-    key without a date.
+    A snapshot gets a key that fits it from `given`, if there is one. So it keeps its key if it is moved or copied,
+    which changes its date, or if an older release has made the key without a date.
+
+    Args:
+        summaries: summaries without keys.
+        rows: rows of other snapshots, whose keys are taken.
+        given: keys that snapshots have had.
     """
     taken = dict(zip(rows["key"].to_pylist(), rows["fingerprint"].to_pylist(), strict=True))
     by_digits: dict[str, list[str]] = {}
@@ -789,15 +826,16 @@ def find_snapshot(
 ) -> Snapshot:
     """Open the snapshot of a partition key, wherever it is below the roots.
 
-    The stored inventory says where it is, so one file is opened, however many snapshots there are. Only a key that the
-    inventory does not have, or whose snapshot moved, costs a listing, of which snapshots of the same name are opened.
+    Usually the stored inventory says where the snapshot is, so that only its `_metadata` is read, however many
+    snapshots there are. If the inventory does not have the key, or the snapshot was moved, the roots are listed, and
+    snapshots with the same name are opened.
 
     Args:
         key: partition key.
         roots: directories with checkpoints or savepoints.
         store: Parquet file of the inventory; it is not changed.
         declarations: information that the snapshot does not hold.
-        path_mapping: current directories of absolute handles.
+        path_mapping: mapping from directories that absolute handles name to current ones.
         skip: paths of directories that are not visited.
 
     Raises:
@@ -818,14 +856,15 @@ def find_snapshot(
 
 @dataclass
 class _Search:
-    """Directories that were opened so far.
+    """State of a search for the snapshot with a key.
 
     Attributes:
-        key: of the wanted snapshot.
+        key: key of the wanted snapshot.
         declarations: information that the snapshot does not hold.
-        path_mapping: current directories of absolute handles.
-        tried: fingerprint by directory; empty where there is no snapshot.
-        error: of the first snapshot that could not be read; a later one of the same name may be the right one.
+        path_mapping: mapping from directories that absolute handles name to current ones.
+        tried: by directory, the fingerprint of a snapshot that is not the wanted one; empty if there is no snapshot.
+        error: error of the first snapshot that could not be read. The search goes on, because another snapshot with the
+            same name may be the wanted one.
     """
 
     key: PartitionKey
@@ -835,7 +874,7 @@ class _Search:
     error: StateError | None = None
 
     def open_first(self, directories: Iterable[Location]) -> Snapshot | None:
-        """The first snapshot with the wanted fingerprint."""
+        """Open snapshots in these directories until one has the wanted fingerprint; return it, or None."""
         for directory in directories:
             if str(directory) in self.tried:
                 continue
@@ -857,7 +896,10 @@ class _Search:
 
 
 def _read(store: Location | None) -> Inventory:
-    """The stored inventory; an empty one when none can be read, for then the listing finds the snapshot."""
+    """Read the stored inventory; return an empty one if there is none, or it is damaged.
+
+    The inventory only saves time: without it, `find_snapshot` lists the roots to find the wanted snapshot.
+    """
     if store is None:
         return Inventory()
     try:
@@ -867,7 +909,16 @@ def _read(store: Location | None) -> Inventory:
 
 
 def _list(search: _Search, known: Inventory, roots: Sequence[Location], skip: Collection[str]) -> Iterator[Location]:
-    """Directories whose name fits, without those that are known to hold another snapshot."""
+    """Yield the directories below the roots whose names fit the key.
+
+    Directories that hold another snapshot, according to the stored inventory, are left out and noted in `search.tried`.
+
+    Args:
+        search: the search.
+        known: the stored inventory.
+        roots: the roots.
+        skip: paths of directories that are not visited.
+    """
     key = search.key
     rows = known.table.select(["path", "metadata_size", "modified", "fingerprint"]).to_pylist()
     prints = {
@@ -888,7 +939,8 @@ def _list(search: _Search, known: Inventory, roots: Sequence[Location], skip: Co
 
 
 def _gone(key: str, search: _Search, recorded: Collection[str], roots: Sequence[Location]) -> NotFoundError:
-    # All savepoints of a job have the same name in their keys, but only one directory has the name of a checkpoint.
+    # Only one directory has the name of a checkpoint, so a snapshot with another fingerprint in it has replaced the one
+    # that is wanted. Savepoints of a job all have the same name in keys: for them only the recorded directory counts.
     is_checkpoint = search.key.undated.startswith("chk-")
     for path, fingerprint in search.tried.items():
         if fingerprint and (path in recorded or is_checkpoint):

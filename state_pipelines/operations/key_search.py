@@ -30,7 +30,7 @@ SPLIT_SIZE = 128 << 20
 """Bytes of a file that one task reads."""
 
 MANY_KEY_GROUPS = 16
-"""Keys in more key groups than this are searched for in all of them at once."""
+"""If keys are in more key groups than this, all key groups are searched for all keys in one pass."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class FoundKeys:
     """Result of a search in one file.
 
     Attributes:
-        entries: their number by (name of the state, index of the key).
-        unsearched: why states cannot be searched.
+        entries: number of entries by (name of the state, index of the key).
+        unsearched: reasons why states cannot be searched.
     """
 
     entries: Mapping[tuple[str, int], int]
@@ -51,10 +51,10 @@ class FindKeys:
     """Task that searches one file of keyed state, or a byte range of it, for keys.
 
     Attributes:
-        operator: label, for errors.
-        file: the file.
-        keys: index of each key by its bytes.
-        key_groups: only these; None: all.
+        operator: label of the operator, for errors.
+        file: the file, or a byte range of it.
+        keys: index of each key by its serialized bytes.
+        key_groups: key groups to search; None for all.
     """
 
     operator: str
@@ -64,11 +64,11 @@ class FindKeys:
 
     @property
     def threads(self) -> int:
-        """Threads that the task uses (see `Work`)."""
+        """Number of such tasks that can run in threads; see `Work`."""
         return count_kernel_threads([self.file])
 
     def run(self) -> FoundKeys:
-        """Search the file; states whose records cannot be found do not hide the others."""
+        """Search the file. If records of some states cannot be found, the result has the reasons, and other states."""
         states = range(len(self.file.header.states))
         try:
             return FoundKeys(self._search(states))
@@ -107,9 +107,9 @@ class KeyEntries:
     Attributes:
         operator: label of the operator.
         state: name of the state.
-        kind: as `State.kind` says.
-        key: index of the key among those that were searched for.
-        entries: records of keyed state, or timers.
+        kind: kind of the state, as in `State.kind`.
+        key: index of the key in the keys that were searched for.
+        entries: number of records of keyed state, or of timers.
     """
 
     operator: str
@@ -124,11 +124,11 @@ class KeySearch:
     """States of a snapshot that hold keys, with the numbers of entries.
 
     Attributes:
-        path: of the snapshot.
-        checkpoint_id: its id; None when its metadata cannot be read.
-        found: in the order of the operators and states.
-        unsearched: by label of the operator why some of its state cannot be searched; under an empty label why the
-            snapshot cannot be read at all.
+        path: path of the snapshot.
+        checkpoint_id: checkpoint id; None if `_metadata` cannot be read.
+        found: entries of the keys, in the order of operators and states.
+        unsearched: (label of an operator, why some of its state cannot be searched). If the snapshot cannot be read at
+            all: (empty text, why).
     """
 
     path: str
@@ -153,11 +153,12 @@ def search_keys(
 
     Args:
         snapshot: the snapshot.
-        keys: as `keys.encode_keys` takes them. A key that is not of the type of an operator's keys is not there.
-        operators: some of its operators; default all.
+        keys: values of keys, as `keys.encode_keys` takes them. An operator with keys of another type cannot hold such
+            a value.
+        operators: operators to search; default all.
         run: runs the tasks; default one after the other in this process.
-        everywhere: in all key groups; else only where the hashes of the keys put them, if these are known. Flink
-            writes keys nowhere else, but a faulty tool may.
+        everywhere: search all key groups. Otherwise, if the hash of a key is known, search only the key group that it
+            gives: Flink writes the key to no other key group, but a faulty tool may.
     """
     unsearched: list[tuple[str, str]] = []
     tasks: list[FindKeys] = []
@@ -212,7 +213,7 @@ def _plan(operator: Operator, keys: Sequence[object], *, everywhere: bool) -> It
 
 
 def _find_unsearched(operator: Operator) -> Iterator[str]:
-    """Yield why some state of an operator, which may hold the keys, cannot be searched."""
+    """Yield the reasons why some state of an operator cannot be searched for keys."""
     try:
         unread = operator.files.find_unread()
     except StateError as error:

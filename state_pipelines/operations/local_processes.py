@@ -50,16 +50,19 @@ class Work(Protocol[Result]):
     """
 
     def run(self) -> Result:
-        """Do it."""
+        """Do the work of the task."""
 
 
 def count_kernel_threads(files: Iterable[KeyedFile]) -> int:
-    """Number of threads that can find the records of files concurrently; see `Work`."""
+    """Return `Work.threads` of a task that only finds the records of these files.
+
+    Compiled kernels release the interpreter lock; formats that Python code reads give one.
+    """
     return KERNEL_THREADS if all(each.by_kernels for each in files) else 1
 
 
 def choose_processes(size: int) -> int:
-    """Number of processes that suit `size` bytes of state: one, or one per core."""
+    """Choose the number of processes for `size` bytes of state: one for little state, else one for each core."""
     return 1 if size < SMALL else os.cpu_count() or 1
 
 
@@ -71,7 +74,7 @@ class Processes:
     `if __name__ == "__main__":`. With a count of one, this process does the work.
 
     Args:
-        count: how many.
+        count: number of processes.
     """
 
     def __init__(self, count: int) -> None:
@@ -87,15 +90,15 @@ class Processes:
             self._pool = None
 
     def run(self, tasks: Sequence[Work[Result]], what: str, *, report: Report | None = None) -> list[Result]:
-        """Run tasks; results in the order of the tasks.
+        """Run tasks; return their results in the order of the tasks.
 
         Args:
-            tasks: the work.
-            what: says what failed, when a process dies.
-            report: receives the progress.
+            tasks: the tasks.
+            what: beginning of the error message if a process dies.
+            report: called after each task, with the number of finished tasks and the number of all tasks.
 
         Raises:
-            StateError: a task failed; the others are not begun any more.
+            StateError: a task failed; tasks that were not begun are not begun any more.
         """
         count = min(self._count, len(tasks))
         in_flight = min((getattr(task, "in_flight", 1) for task in tasks), default=1)
@@ -114,16 +117,17 @@ class Processes:
                 return _share(threads, tasks, report)
         pool = self._pool
         if pool is None:
-            # Starting the tracker unblocks interrupts, so start it now: the first process would inherit that.
+            # Starting the resource tracker unblocks the interrupt signal. So start it now, and not with the first
+            # process in `_hold_interrupts`, which would inherit the unblocked signal.
             resource_tracker.ensure_running()
-            # Forked processes would share the threads of Arrow and of storage clients, which do not survive that.
+            # Do not fork: threads of Arrow and of storage clients would not exist in the forked process.
             pool = ProcessPoolExecutor(
                 self._count,
                 mp_context=multiprocessing.get_context("spawn"),
                 initializer=_begin,
                 initargs=(list_storage_options(),),
             )
-        # If a task fails, `_share` shuts the pool down, so it is only kept after a success.
+        # If a task fails, `_share` shuts the pool down, so keep it only after a success.
         self._pool = None
         try:
             results = _share(pool, tasks, report)
@@ -145,11 +149,11 @@ def run_tasks(
 
 @contextmanager
 def choose_runner(run: Runner | None, processes: int) -> Iterator[Runner]:
-    """Yield what runs the tasks of an operation: `run`, or without it some processes, which end with the block.
+    """Yield the function that runs the tasks of an operation: `run`, or one that uses processes until the block ends.
 
     Args:
-        run: runs tasks, such as `spark.tasks.run_tasks` with its session; wins over `processes`.
-        processes: see `Processes`; one is this process.
+        run: runs tasks, such as `spark.tasks.run_tasks` with its session; `processes` is ignored then.
+        processes: number of processes, see `Processes`; with one, this process does the work.
     """
     if run is not None:
         yield run
@@ -176,18 +180,19 @@ def _share(pool: Executor, tasks: Sequence[Work[Result]], report: Report | None)
 
 @contextmanager
 def _hold_interrupts() -> Iterator[None]:
-    """Let an interrupt wait until the end of the block.
+    """Delay an interrupt (SIGINT) until the end of the block, in which processes are started.
 
     An interrupt while a process starts would leave futures that no process works on. Processes and threads that are
-    started in the block inherit the blocked signal; otherwise an interrupt of the terminal would end a process that
-    does not ignore it yet.
+    started in the block inherit the blocked signal: a terminal sends the interrupt to all processes, and it would end a
+    process that does not ignore it yet (`_begin`).
     """
     held: list[tuple[int, FrameType | None]] = []
-    # Without a Python handler, an interrupt raises nothing that could be deferred.
+    # Without a Python handler, an interrupt raises no exception in this thread that could be delayed.
     handler = signal.getsignal(signal.SIGINT)
     swapped = callable(handler) and threading.current_thread() is threading.main_thread()
     if swapped:
-        # The system may give the signal to another thread, as this one blocks it; Python still calls the handler here.
+        # This thread blocks the signal, so the system may deliver it to another one. Python still calls the handler in
+        # this thread, so replace the handler.
         signal.signal(signal.SIGINT, lambda *call: held.append(call))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -202,9 +207,9 @@ def _hold_interrupts() -> Iterator[None]:
 
 def _begin(storage_options: Mapping[str, Mapping[str, Any]]) -> None:
     use_storage_options(storage_options)
-    # A terminal interrupts every process of a command, but only the parent reacts, and ends the others.
+    # A terminal sends an interrupt to every process of a command. Only the parent reacts, and ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # If the parent is killed, its children would not notice: each holds both ends of the pipe that its work comes from.
+    # A child would not notice that its parent was killed, since it holds both ends of the pipe from which it gets work.
     threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
 
 

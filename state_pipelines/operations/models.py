@@ -30,14 +30,15 @@ _MOST_SHOWN = 60
 
 @dataclass(frozen=True)
 class Option:
-    """Command-line option of a field, as far as it does not follow from the name and type of the field.
+    """Properties of the command-line option of a field that do not follow from the name and type of the field.
 
     Attributes:
-        name: of the option; by default that of the field.
+        name: name of the option; by default that of the field.
         other_name: a further name of the option.
-        value: what it takes, in capitals.
-        subject: of a mapping: what its keys are, in capitals; the options of its values begin with it.
-        is_file: the option takes the path of a file with the values, `{file: …}` in a request.
+        value: placeholder for the value in the help, in capitals, such as `UID`.
+        subject: for a mapping: placeholder for its keys, in capitals, such as `OPERATOR`. It comes first in the
+            arguments of the options of its values.
+        is_file: the option takes the path of a file with the values; a request may have `{file: …}`.
     """
 
     name: str = ""
@@ -102,31 +103,31 @@ Function = TypeVar("Function", bound="Callable[..., Any]")
 
 
 def read_keywords(model: type[Model], keywords: Mapping[str, Any], subject: str, **context: object) -> Model:
-    """Make a model of keyword arguments; None is a field that is left out.
+    """Make a model from keyword arguments; None means that a field is left out.
 
     Args:
-        model: the model.
-        keywords: by names of its fields.
-        subject: the operation, for messages.
-        context: what the validators of the model need.
+        model: class of the model.
+        keywords: values by name of the field.
+        subject: name of the operation, for messages.
+        context: context for the validators of the model.
 
     Raises:
-        UsageError: a field does not accept its value; names the field.
+        UsageError: a field does not accept its value; the error names the field.
     """
     words = {name: _take_word(model.model_fields[name], value) for name, value in keywords.items()}
     return model.parse(words, subject, **context)
 
 
 def _take_word(field: FieldInfo, value: Any) -> Any:
-    """The word of an enumeration where a field has literals; other values as they are."""
+    """Replace a member of an enumeration by its value if the field has literals; return other values as they are."""
     return value.value if isinstance(value, Enum) and value.value in find_choices(field) else value
 
 
 def takes(model: type[OperationModel]) -> Callable[[Function], Function]:
-    """Give a function the fields of a model as keyword arguments, where it takes `**keywords`.
+    """Decorate a function with `**keywords` so that it takes the fields of a model as keyword arguments.
 
-    Signature and docstring of the function name them with their defaults and descriptions, as `help` shows them. A
-    parameter of the function is not repeated. Other keywords are a TypeError, as of any function.
+    Its signature and docstring, which `help` shows, get the fields with their defaults and descriptions, except fields
+    that are parameters of the function already. Other keywords raise a TypeError.
     """
 
     def decorate(function: Function) -> Function:
@@ -156,14 +157,14 @@ def _make_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 
 
 def _describe(field: FieldInfo) -> str:
-    """The description of a field as that of an argument, with the words that it takes."""
+    """Make the description of an argument from that of a field, with the words that the field accepts."""
     text = " ".join((field.description or "").split())
     words = ", ".join(f"`{each}`" for each in find_choices(field))
     return f"{text[:1].lower()}{text[1:]}" + (f" One of {words}." if words else "")
 
 
 class Refusal(ValueError):
-    """A value that a parser refuses, with its error."""
+    """Error of a validator, with the `UsageError` of the parser that has refused the value."""
 
     def __init__(self, error: StateError) -> None:
         super().__init__(error.what)
@@ -196,7 +197,7 @@ Text = Annotated[str, BeforeValidator(_to_text)]
 """A text, which may be a number in YAML."""
 
 Items = BeforeValidator(_to_texts)
-"""Validator of lists, where a single text stands for a list of it."""
+"""Validator of lists of texts; a single text stands for a list with this text."""
 
 Texts = Annotated[tuple[Text, ...], Items]
 """A list of texts, or a single one."""
@@ -204,24 +205,26 @@ Texts = Annotated[tuple[Text, ...], Items]
 Subjects = BeforeValidator(
     lambda value: {str(name): each for name, each in value.items()} if isinstance(value, dict) else value
 )
-"""Validator of mappings by names, which may be numbers in YAML."""
+"""Validator of mappings whose keys are names; YAML may have them as numbers."""
 
 
 @dataclass(frozen=True)
 class OptionField:
     """A field of a model as an option of a command.
 
+    An argument of the option has the parts `SUBJECT:DETAIL=VALUE`, as far as the field has them.
+
     Attributes:
-        name: of the option, such as `--max-parallelism`.
-        other_name: a further one; empty for none.
-        path: names in a request, from the outermost; None stands for the subject.
-        subject: what comes before `=`, in capitals; empty for none.
-        detail: of mappings: what comes after `:` of the subject, in capitals.
-        value: what the option takes, in capitals; empty for a flag.
+        name: name of the option, such as `--max-parallelism`.
+        other_name: a further name; empty without one.
+        path: names that lead to the field in a request, outermost first; None stands for the subject.
+        subject: placeholder for the subject, in capitals, such as `OPERATOR`; empty without one.
+        detail: for mappings: placeholder for the key, in capitals, such as `CLASS`; else empty.
+        value: placeholder for the value, in capitals; empty for a flag.
         kind: type of the field: int, bool, str, tuple (of texts), dict (of texts), an enumeration or Literal.
-        choices: values of the latter two.
+        choices: values of an enumeration or Literal.
         is_file: the option takes the path of a file with the values.
-        default: value of the field where it is left out; undefined where it has to be there.
+        default: value of the field if it is left out; undefined for required fields.
         help: description of the field.
     """
 
@@ -239,17 +242,17 @@ class OptionField:
 
     @property
     def is_list(self) -> bool:
-        """Whether the option is repeated to give several values for one subject."""
+        """Whether the option may be repeated to give several values for one subject."""
         return self.kind is tuple and not self.is_file
 
 
 def list_options(model: type[BaseModel]) -> Iterator[OptionField]:
-    """List the fields of a model, and of models in it, as options."""
+    """Yield the fields of a model, and of models nested in it, as options."""
     yield from _list_options(model, (), "")
 
 
 def list_names(model: type[BaseModel]) -> list[str]:
-    """List the names of fields as requests have them."""
+    """List the names that the fields of a model have in requests."""
     return [name_field(name, field) for name, field in model.model_fields.items()]
 
 
@@ -271,7 +274,7 @@ def find_kind(field: FieldInfo) -> tuple[type, tuple[Any, ...]]:
 
 
 def find_choices(field: FieldInfo) -> tuple[str, ...]:
-    """Return the values of an enumeration or of literals; none of another type."""
+    """Return the values that a field with an enumeration or literals accepts; none for other types."""
     kind: Any
     kind, arguments = find_kind(field)
     members: Any = kind if isinstance(kind, EnumType) else ()
@@ -307,7 +310,13 @@ def _find_option(field: FieldInfo) -> Option:
 
 
 def _explain(error: ErrorDetails, model: type[BaseModel], subject: str) -> UsageError:
-    """Return the error of a field, which names it as the request does, and shows no secrets."""
+    """Translate an error of pydantic to one that names the field as the request does and shows no secrets.
+
+    Args:
+        error: the error of pydantic.
+        model: class of the model that was validated.
+        subject: name of the whole request, for errors that are about no single field.
+    """
     *parents, last = error["loc"] or ("",)
     name, where = str(last), _join(parents) or subject
     path = _join((*parents, last)) or subject
@@ -354,7 +363,7 @@ def _join(names: Sequence[int | str]) -> str:
 
 
 def _find_model(model: type[BaseModel], path: Sequence[int | str]) -> type[BaseModel]:
-    """Return the nested model that is reached by following the names of an error's location."""
+    """Return the nested model at the location of an error; `path` has the names and indices that lead to it."""
     names = iter(path)
     for name in names:
         kind, arguments = find_kind(_find_field(model, str(name)))
@@ -373,15 +382,15 @@ Choice = TypeVar("Choice", bound="Enum")
 
 
 def parse_choice(choices: type[Choice], value: Choice | str, what: str) -> Choice:
-    """The choice that a word names.
+    """Return the member of an enumeration that has a value.
 
     Args:
-        choices: an enum whose values are the words.
-        value: a word, or the choice itself.
-        what: what is chosen, for the error.
+        choices: the enumeration.
+        value: value of a member, or the member itself.
+        what: description of the choice, for the error.
 
     Raises:
-        UsageError: there is no such choice.
+        UsageError: no member has the value.
     """
     try:
         return choices(value)

@@ -97,15 +97,15 @@ COORDINATOR_VERSION = 1
 """Version that `SourceCoordinatorSerdeUtils` writes since Flink 1.13."""
 
 ENUMERATOR_VERSION = 1
-"""Assigned partitions and no more: every release of the connector since Flink 1.14 reads it."""
+"""Version of the enumerator state that has only assigned partitions; connectors since Flink 1.14 read it."""
 
 
 def read_offsets(rows: pa.Table) -> list[KafkaSplit]:
-    """The splits of a table with the columns `topic`, `partition` and `offset` (of the next record to read).
+    """Make Kafka splits of a table with the columns `topic`, `partition` and `offset` (of the next record to read).
 
     Raises:
         UsageError: a column is missing, or there are no rows.
-        ValueRangeError: an offset or partition is negative or null, or no whole number; a topic is no text.
+        ValueRangeError: an offset or partition is null, out of range or not a whole number; or a topic is not text.
         IncompatibleError: a partition occurs twice.
     """
     for name in ("topic", "partition", "offset"):
@@ -140,10 +140,10 @@ def read_offsets(rows: pa.Table) -> list[KafkaSplit]:
 
 
 def require_splits(splits: Sequence[KafkaSplit], parallelism: int) -> None:
-    """Refuse a source with more subtasks than partitions.
+    """Check that a Kafka source has no more subtasks than partitions.
 
     Raises:
-        UsageError: says how many there are.
+        UsageError: it has more, so that some subtasks would have nothing to read.
     """
     if parallelism > len(splits):
         known, idle = len(splits), parallelism - len(splits)
@@ -155,7 +155,11 @@ def require_splits(splits: Sequence[KafkaSplit], parallelism: int) -> None:
 
 
 def assign_splits(splits: Sequence[KafkaSplit], parallelism: int) -> pa.RecordBatch:
-    """Rows of the readers' state: `subtask`, `list_index`, `value`, by the rule of the enumerator."""
+    """Assign splits to the readers of a Kafka source, as `KafkaSourceEnumerator.getSplitOwner` does.
+
+    Returns:
+        Rows of the readers' list state with the columns `subtask`, `list_index` and `value` (a serialized split).
+    """
     hashes = hash_strings(pa.array([each.topic for each in splits], pa.string())).tolist()
     placed = sorted(
         (((code * 31 & 0x7FFFFFFF) % parallelism + each.partition) % parallelism, each.topic, each.partition, each)
@@ -171,7 +175,7 @@ def assign_splits(splits: Sequence[KafkaSplit], parallelism: int) -> pa.RecordBa
 
 
 def make_coordinator(splits: Sequence[KafkaSplit]) -> bytes:
-    """State of the source coordinator that knows the partitions as assigned, so that it does not assign them again."""
+    """Serialize the state of a source coordinator that has assigned all these partitions, so as not to do it again."""
     enumerator = KafkaEnumerator(ENUMERATOR_VERSION, tuple(KafkaAssignment(each) for each in splits))
     versioned = write_kafka_enumerator(enumerator)
     return write_coordinator(CoordinatorState(0, COORDINATOR_VERSION, versioned))
@@ -187,13 +191,13 @@ DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class ExpectedRows:
-    """Digests of the given rows, by state.
+    """Digests and numbers of the given rows, by (uid of the operator, name of the state).
 
     Attributes:
-        keyed: of keyed states and timers.
-        elements: by subtask; all rows of a broadcast state below subtask 0.
-        given: number of rows that the footers of Parquet files or Spark count, and number of rows that were encoded
-            or are empty lists.
+        keyed: digests for keyed states and timers.
+        elements: digests by subtask, for list and broadcast states; those of a broadcast state are under subtask 0.
+        given: (number of rows that Parquet footers or Spark count, number of rows that were encoded or left out as
+            empty lists). The proof requires that they are equal.
     """
 
     keyed: dict[StateName, StateDigests] = field(default_factory=dict)
@@ -202,15 +206,15 @@ class ExpectedRows:
 
 
 def prove_bootstrap(plan: SavepointPlan, snapshot: Snapshot, expected: ExpectedRows, run: Runner) -> ProofReport:
-    """Read the new states back and compare them with the rows.
+    """Read the new states back and compare them with the given rows.
 
-    The order of elements counts inside a value (keyed list state), and not between the elements of an operator's list
-    state, which Flink distributes again at every restore.
+    The order of elements must be the same in keyed list state, where a list is one value. It is ignored in operator
+    list state, since Flink redistributes its elements.
 
     Args:
-        plan: of the savepoint.
+        plan: plan of the savepoint.
         snapshot: the staged savepoint.
-        expected: digests of the rows.
+        expected: digests of the given rows.
         run: runs tasks.
 
     Raises:
@@ -286,7 +290,7 @@ def _read_elements(
 
 
 class _Comparison:
-    """Compares the digests of both sides, state after state."""
+    """Compares digests of the given rows with digests of the entries read back, and makes the checks of a proof."""
 
     def __init__(self) -> None:
         self.states: list[str] = []
@@ -297,7 +301,14 @@ class _Comparison:
         self._fields: Counter[str] = Counter()
 
     def compare(self, state: str, column: str, expected: Sums, found: Sums) -> None:
-        """Compare one state."""
+        """Compare one state.
+
+        Args:
+            state: name of the state.
+            column: what the digests are grouped by: `key group` or `subtask`.
+            expected: digests of the given rows.
+            found: digests of the entries read back.
+        """
         self.states.append(state)
         rows = sum(each[ROWS] for each in found.values())
         self.rows += rows
@@ -314,7 +325,7 @@ class _Comparison:
                 self._fields.update(name for name in {*one, *other} if one.get(name) != other.get(name))
 
     def compare_input(self, state: str, rows: int, taken: int) -> None:
-        """Compare the number of rows that the source has with that of the rows that reached the encoder."""
+        """Compare the number of rows in the input with the number of rows that were encoded or left out."""
         if rows != taken:
             self._fields[ROWS] += 1
             self._note(ROW_COUNTS, state, "input", "rows", rows, taken, is_same=False)
@@ -330,7 +341,7 @@ class _Comparison:
             self._differing[check].append(DifferingRecord(state, {column: number}, values))
 
     def make_checks(self) -> list[ProofCheck]:
-        """The checks of all states."""
+        """Make the checks of the proof; each of them covers all states compared so far."""
         checks = []
         for name, counts in self._counts.items():
             examples = self._differing[name]
@@ -347,35 +358,39 @@ class _Comparison:
 
 
 _SHOWN_NAME = 80
-"""Characters of a name that is too long, in its error."""
+"""Characters of a name that an error shows if the name is too long."""
 
 
 class RowEngine(Protocol):
-    """Gives the rows of new states, and runs the tasks that encode them."""
+    """Input of a bootstrap, such as Spark: gives the rows of new states, and runs the tasks that encode them."""
 
     @property
     def from_source(self) -> Callable[[pa.Array, pa.DataType], pa.Array] | None:
         """See `RowShape`."""
 
     def find_schema(self, state: NewState) -> pa.Schema:
-        """Types of the columns of the rows of a state, after its `columns`.
+        """Return the types of the columns of a state; these are the columns after its `columns` are applied.
 
         Raises:
-            UsageError: there are no such rows or columns.
+            UsageError: there are no rows, or a column is missing.
         """
 
     def read_rows(self, state: NewState) -> pa.Table:
-        """All rows of a small state."""
+        """Return all rows of a small state."""
 
     def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedRows]]]:
         """Encode the rows of keyed states in tasks.
 
         Returns:
-            For each state the number of rows, which the source counts itself, and what each task has encoded.
+            For each state: (number of rows, counted independently of the tasks; results of the tasks).
         """
 
     def encode_elements(self, state: NewState, encoding: ElementEncoding) -> tuple[int, list[EncodedElements]]:
-        """Encode the rows of a list or broadcast state in tasks; the result is that of `encode_keyed`."""
+        """Encode the rows of a list or broadcast state in tasks.
+
+        Returns:
+            (number of rows, counted independently of the tasks; results of the tasks).
+        """
 
 
 @dataclass(frozen=True)
@@ -383,13 +398,13 @@ class BootstrapResult:
     """Result of a bootstrap.
 
     Attributes:
-        path: the new savepoint.
+        path: path of the new savepoint.
         snapshot: the new savepoint, opened.
-        entries: of each new state, by operator and name.
-        bytes: of keys and values of the new keyed states.
-        proof: comparison of the new files with the rows; None when it was not asked for.
+        entries: number of entries of each new state, by (uid of the operator, name of the state).
+        bytes: bytes of keys and values in the new keyed states.
+        proof: comparison of the new files with the rows; None if no proof was requested.
         seconds: wall time.
-        notes: what users should know.
+        notes: remarks for the user.
     """
 
     path: str
@@ -406,15 +421,15 @@ class BootstrapPlan:
     """Plan of a bootstrap; everything that can be refused without reading rows has been checked.
 
     Attributes:
-        operators: as users describe them.
-        plan: of the savepoint.
-        engine: gives the rows.
+        operators: the new states, as the user describes them.
+        plan: plan of the savepoint.
+        engine: gives the rows and runs the tasks.
         target: directory of the new savepoint.
         prove: whether the result is read back before it is published.
-        files: what happens to the files of the base.
+        files: copy, link or reference the files of the base.
         schemas: types of the rows of each state.
-        offsets: splits of Kafka, by uid of the source.
-        accessed: time of the last access of values with TTL whose rows have none, in milliseconds since 1970.
+        offsets: Kafka splits, by uid of the source.
+        accessed: time of the last access, in milliseconds since 1970, for values with TTL whose rows do not give it.
     """
 
     operators: Sequence[NewOperator]
@@ -431,7 +446,7 @@ class BootstrapPlan:
         """Encode the rows, merge them into files, prove and publish.
 
         Args:
-            transaction: of the new savepoint, entered; its tasks run where it says.
+            transaction: transaction of the new savepoint, already entered; it runs the tasks.
 
         Raises:
             IncompatibleError: a key occurs twice in a state.
@@ -485,7 +500,7 @@ class BootstrapPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Facts about the result that users should know."""
+        """Remarks for the user on restrictions of the result."""
         notes = []
         if self.plan.format is Format.HEAP:
             notes.append("the native format restores with state.backend.type: hashmap and Flink 1.15 or newer only")
@@ -495,12 +510,12 @@ class BootstrapPlan:
         return (*notes, *([file_note] if file_note else []))
 
     def check_types(self) -> None:
-        """Refuse columns whose types do not fit their serializers, keys without a known key group, and idle sources.
+        """Check that columns fit their serializers, that keys can be hashed, and that sources have enough partitions.
 
         Raises:
-            UsageError: a column is missing, or a source has more subtasks than partitions.
-            ValueRangeError: a type does not fit.
-            UnsupportedError: the hash of a class is not known.
+            UsageError: a column is missing, or a Kafka source has more subtasks than partitions.
+            ValueRangeError: the type of a column does not fit its serializer.
+            UnsupportedError: the hash of a class in the keys is not known, and the rows have no column `key_group`.
         """
         for new, writing in zip(self.operators, self.plan.operators, strict=True):
             for state in new.keyed:
@@ -528,7 +543,7 @@ class BootstrapPlan:
         for writing in self.plan.operators:
             infos = [encoder.info for encoder in writing.elements.values()]
             with at(operator=writing.description.operator):
-                # One header is enough: those of other subtasks differ only in states of the base.
+                # One header is enough: in the headers of other subtasks only states of the base may be others.
                 for _, _, header in writing.files[:1]:
                     write_snapshot(Writer(), header.key_serializer)
                     infos += [info for info in header.states if info.name in writing.layouts]
@@ -580,21 +595,22 @@ def plan_bootstrap(
     prove: bool = True,
     layouts: LayoutContext | None = None,
 ) -> BootstrapPlan:
-    """Decide what is written, and refuse what can be refused without reading rows.
+    """Plan a bootstrap, and refuse everything that can be refused without reading rows (except Kafka offsets).
 
     Args:
         target: directory of the new savepoint.
         operators: the new states.
-        engine: gives the rows.
-        base: snapshot that all other state is taken from.
-        format: of keyed state.
-        files: what happens to the files of the base.
+        engine: gives the rows and runs the tasks.
+        base: snapshot from which all other state is taken; None for a savepoint with the new states only.
+        format: format of keyed state.
+        files: copy, link or reference the files of the base.
         prove: read the result back before it is published.
-        layouts: of the new states (see `make_layouts`); default those of the base, else of Flink 2.x.
+        layouts: context of the layouts of the new states (see `make_layouts`). By default the context of the base is
+            used; without a base, one for Flink 2.x.
 
     Raises:
         TargetExistsError: there is something at the target.
-        UsageError: the descriptions lack something, or contradict the base or each other.
+        UsageError: the descriptions are incomplete, or contradict the base or each other.
         ValueRangeError: the type of a column does not fit its serializer.
         UnsupportedError: a serializer has no layout, or the hash of a key is not known.
         IncompatibleError: a Kafka partition has several offsets.
@@ -624,13 +640,13 @@ def plan_bootstrap(
     found.check_types()
     found.check_headers()
     if base is not None:
-        # Refuses files that cannot be linked to the target.
+        # The result is not used: this refuses files of the base that cannot be linked before anything is written.
         plan_copies(base, plan.metadata, target, files=files)
     return found
 
 
 def _find_key(base: Snapshot | None, new: NewOperator) -> Serializer | None:
-    """The serializer of the keys of an operator of the base."""
+    """Return the serializer of the keys that an operator has in the base; None if it has no keyed state there."""
     operator = None if base is None else base.get_operator(find_operator_id(new.uid))
     if operator is None:
         return None

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot.operator_state import NonKeyedSubtaskState
 
 NULLS = "# nulls"
-"""The digest of which values are null; no field has such a name."""
+"""Name of the digest of the null flags of values; no field has such a name."""
 
 VALUES = "value"
-"""The digest of a value without fields."""
+"""Name of the digest of values that are not structs."""
 
 _TIMESTAMP = 8
 """Bytes in front of the key of a timer."""
@@ -57,12 +57,12 @@ _TIMESTAMP = 8
 
 @dataclass
 class StateDigests:
-    """Digests of a state by key group, and how many of its keys are where they do not belong.
+    """Digests of a keyed state by key group, and numbers of keys that are in a wrong key group.
 
     Attributes:
-        sums: by key group and column.
-        misplaced: keys in another key group than their hash gives, by key group.
-        unhashed: keys whose hash is not known.
+        sums: digests by key group and column.
+        misplaced: number of keys in another key group than their hash gives, by the key group in which they are.
+        unhashed: number of keys whose hash cannot be computed, so that their key groups were not checked.
     """
 
     sums: Sums = field(default_factory=dict)
@@ -70,7 +70,7 @@ class StateDigests:
     unhashed: int = 0
 
     def add(self, other: StateDigests) -> None:
-        """Add those of another task."""
+        """Add the digests and numbers of another task."""
         add_sums(self.sums, other.sums)
         self.misplaced.update(other.misplaced)
         self.unhashed += other.unhashed
@@ -85,10 +85,10 @@ def combine_digests(found: Iterable[StateDigests]) -> StateDigests:
 
 
 class StateDigester:
-    """Digests decoded rows of one keyed state, batch by batch.
+    """Computes digests of the decoded rows of one keyed state, batch by batch.
 
     Args:
-        layout: of the state.
+        layout: layout of the state.
     """
 
     def __init__(self, layout: KeyedLayout) -> None:
@@ -99,12 +99,12 @@ class StateDigester:
         self._digest = ColumnDigest(layout.max_parallelism, names)
 
     def add(self, key_groups: npt.NDArray[np.int32], keys: pa.StructArray, values: pa.Array) -> None:
-        """Take rows.
+        """Add rows.
 
         Args:
-            key_groups: i32[n].
-            keys: of the layout of the keys.
-            values: of the layout of the values; those of timers do not count.
+            key_groups: key group of each row, i32[n].
+            keys: keys, as `plan_columns` decodes the key layout of the state.
+            values: values, as `plan_columns` decodes the value layout; ignored for timers.
         """
         identities = identify_rows([keys.field(index) for index in range(keys.type.num_fields)])
         columns: dict[str, pa.Array] = {}
@@ -121,13 +121,13 @@ class StateDigester:
 
 @dataclass(frozen=True)
 class FileDigests:
-    """Reads some states of one file and digests them; one task.
+    """Task that reads the new states of one keyed file back, digests them and checks their key groups.
 
     Attributes:
-        operator: label, for errors.
+        operator: label of the operator, for errors.
         file: the new file.
-        layouts: of the states, by name.
-        hashes: hashes the keys.
+        layouts: layouts of the states to read, by name.
+        hashes: computes the hashes of the keys.
     """
 
     operator: str
@@ -141,7 +141,7 @@ class FileDigests:
         return count_kernel_threads([self.file])
 
     def run(self) -> dict[str, StateDigests]:
-        """Do the work.
+        """Return the digests by name of the state.
 
         Raises:
             StateError: the file cannot be read.
@@ -175,12 +175,12 @@ class FileDigests:
 
 
 def digest_elements(subtasks: npt.NDArray[np.int32], keys: pa.Array | None, values: pa.Array, parallelism: int) -> Sums:
-    """Digests of elements of a list state, or of entries of a broadcast state, by subtask.
+    """Compute digests, by subtask, of elements of a list state or entries of a broadcast state; their order is ignored.
 
     Args:
-        subtasks: i32[n].
-        keys: of entries; None of elements, which are identified by their values. Their order does not count.
-        values: elements, or values of the entries.
+        subtasks: subtask of each element or entry, i32[n].
+        keys: keys of the entries; None for elements.
+        values: the elements, or the values of the entries.
         parallelism: number of subtasks.
     """
     digest = ColumnDigest(parallelism, [VALUES])
@@ -190,12 +190,12 @@ def digest_elements(subtasks: npt.NDArray[np.int32], keys: pa.Array | None, valu
 
 @dataclass(frozen=True)
 class SubtaskDigests:
-    """Reads what one subtask has of a list or broadcast state and digests it; one task.
+    """Task that reads a list or broadcast state of one subtask and digests it.
 
     Attributes:
-        operator: label, for errors.
-        subtask_state: of the subtask.
-        context: of the layouts.
+        operator: label of the operator, for errors.
+        subtask_state: the state of the subtask.
+        context: context of the layouts.
         parallelism: number of subtasks.
     """
 
@@ -205,7 +205,7 @@ class SubtaskDigests:
     parallelism: int
 
     def run(self) -> Sums:
-        """Do the work.
+        """Return the digests; they are under the index of the subtask.
 
         Raises:
             StateError: the state cannot be read.
@@ -223,23 +223,23 @@ class SubtaskDigests:
 
 
 DEALT_ROWS = 1 << 16
-"""Rows of list state that are encoded at once."""
+"""Maximum number of rows of list state that are encoded at once."""
 
 DEALT_BYTES = 64 << 20
-"""Largest average size in Arrow of the rows that a task gets."""
+"""Bytes in Arrow, on average, of rows of list state that are encoded at once, unless one row has more."""
 
 _LEAST_BLOCK = 4 << 20
-"""Bytes of records in a block of one of many states."""
+"""Minimum bytes of records in the block of a state, if a task encodes many states at once."""
 
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """Encoded rows of a keyed state, of one task.
+    """Rows of a keyed state that one task has encoded.
 
     Attributes:
-        spills: one file, or none without rows.
-        digests: of its rows; empty when nothing is to be proven.
-        empty: rows with an empty list, which Flink does not store.
+        spills: the file with the rows; none if there were no rows.
+        digests: digests of the rows; empty if no proof was requested.
+        empty: number of rows with an empty list, which were left out because Flink does not store empty lists.
     """
 
     spills: tuple[StateSpill, ...] = ()
@@ -248,7 +248,7 @@ class EncodedRows:
 
     @property
     def rows(self) -> int:
-        """Rows that were encoded or left out."""
+        """Number of rows that were encoded or left out."""
         return sum(spill.records for spill in self.spills) + self.empty
 
 
@@ -257,11 +257,11 @@ class KeyedEncoding:
     """Encodes rows of one keyed state, or of timers.
 
     Attributes:
-        operator: label, for errors.
-        encoder: knows the layouts.
-        shape: brings rows into the columns of the state.
-        directory: of the spills.
-        digests: also digest the rows, for the proof.
+        operator: label of the operator, for errors.
+        encoder: encodes shaped rows to the bytes of keys and values.
+        shape: converts rows to the columns and types of the state.
+        directory: directory of the spills.
+        digests: also compute digests of the rows, for the proof.
     """
 
     operator: str
@@ -272,15 +272,15 @@ class KeyedEncoding:
 
     @property
     def failure(self) -> str:
-        """Description of the task for errors."""
+        """Message for errors of a task that has failed."""
         return f"state {self.encoder.state} of operator {self.operator} cannot be written"
 
     def check_types(self, schema: pa.Schema) -> None:
-        """Refuse columns whose types do not fit, before anything runs.
+        """Check the types of columns before any row is read.
 
         Raises:
             UsageError: a column is missing.
-            ValueRangeError: a type does not fit.
+            ValueRangeError: the type of a column does not fit its serializer.
         """
         with at(operator=self.operator, state=self.encoder.state):
             self.shape.shape(pa.RecordBatch.from_pylist([], schema=schema))
@@ -300,14 +300,17 @@ def write_together(
     """Encode the rows of one task for several keyed states in one pass, into one spill each.
 
     Args:
-        encodings: of the states.
-        batches: for each batch of the input, the rows of each state.
+        encodings: encodings of the states.
+        batches: for each batch of the input, its rows for each state, in the order of `encodings`.
+
+    Returns:
+        One result for each state.
 
     Raises:
         StateError: a row cannot be encoded.
     """
     with ExitStack() as files:
-        # All buffers together are as large as that of one state.
+        # All buffers together should not be larger than the buffer of one state alone.
         limit = max(BLOCK // len(encodings), _LEAST_BLOCK)
         writings = [_Writing(each, files, limit) for each in encodings]
         for rows in batches:
@@ -317,7 +320,7 @@ def write_together(
 
 
 class _Writing:
-    """The spill of one state in one task, which is created with its first row."""
+    """Encoding of one state in one task. The spill is created when the first row comes, so that there may be none."""
 
     def __init__(self, encoding: KeyedEncoding, files: ExitStack, limit: int) -> None:
         self._encoding, self._files, self._limit = encoding, files, limit
@@ -343,7 +346,7 @@ class _Writing:
                     self._digester.add(rows.key_groups, keys, values)
 
     def finish(self) -> EncodedRows:
-        """Return the result of the task; to be called after the spill is closed."""
+        """Return the result of the task. Call it after the spill is closed."""
         spills = () if self._writer is None else (self._writer.written,)
         digests = StateDigests() if self._digester is None else StateDigests(self._digester.sums)
         return EncodedRows(spills, digests, self._empty)
@@ -351,11 +354,11 @@ class _Writing:
 
 @dataclass(frozen=True)
 class EncodedElements:
-    """Encoded rows of a list or broadcast state, of one task.
+    """Rows of a list or broadcast state that one task has encoded.
 
     Attributes:
         files: the element files.
-        sums: digests of the rows by subtask; empty when nothing is to be proven.
+        sums: digests of the rows, by subtask; empty if no proof was requested.
     """
 
     files: tuple[ElementFile, ...] = ()
@@ -363,20 +366,20 @@ class EncodedElements:
 
     @property
     def rows(self) -> int:
-        """Rows that were encoded."""
+        """Number of rows that were encoded."""
         return sum(file.records for file in self.files)
 
 
 @dataclass(frozen=True)
 class ElementEncoding:
-    """Encodes rows of one list or broadcast state; of a broadcast state all of them in one task.
+    """Encodes rows of one list or broadcast state. For a broadcast state, one task must encode all rows.
 
     Attributes:
-        operator: label, for errors.
-        encoder: knows the layouts.
-        directory: of the element files.
+        operator: label of the operator, for errors.
+        encoder: encodes rows to the bytes of elements or entries.
+        directory: directory of the element files.
         parallelism: number of subtasks.
-        digests: also digest the rows, for the proof.
+        digests: also compute digests of the rows, for the proof.
         from_source: see `RowShape`.
     """
 
@@ -389,16 +392,16 @@ class ElementEncoding:
 
     @property
     def failure(self) -> str:
-        """Description of the task for errors."""
+        """Message for errors of a task that has failed."""
         return f"state {self.encoder.info.name} of operator {self.operator} cannot be written"
 
     @property
     def is_broadcast(self) -> bool:
-        """Whether every subtask gets all entries."""
+        """Whether it is a broadcast state, of which every subtask gets all entries."""
         return self.encoder.info.backend_type is BackendStateType.BROADCAST
 
     def check_types(self, schema: pa.Schema) -> None:
-        """Refuse columns whose types do not fit, before anything runs; errors as of `KeyedEncoding.check_types`."""
+        """Check the types of columns before any row is read; errors as for `KeyedEncoding.check_types`."""
         with at(operator=self.operator, state=self.encoder.info.name):
             rows = pa.RecordBatch.from_pylist([], schema=schema)
             self._shape(rows)
@@ -407,7 +410,10 @@ class ElementEncoding:
                     conform_number(rows.column(name), pa.int64(), name)
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> EncodedElements:
-        """Encode the rows of one task; those of one subtask follow each other.
+        """Encode the rows of one task.
+
+        Args:
+            batches: the rows. Rows of list state have a subtask and a list index, and are sorted by them (`deal_rows`).
 
         Raises:
             IncompatibleError: a key of a broadcast state occurs twice.
@@ -433,7 +439,7 @@ class ElementEncoding:
         return EncodedElements(files, sums)
 
     def _shape(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """The columns of the values, and of the keys of a broadcast state."""
+        """Convert the columns with values (and keys, for broadcast state) to the types of their serializers."""
         columns: dict[str, pa.Array] = {}
         for name, kind in self.encoder.types.items():
             array = name_fields(to_plain(_find_column(batch, name), name), kind)
@@ -442,7 +448,7 @@ class ElementEncoding:
         return columns
 
     def _make_columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """The columns that say where each row goes."""
+        """Make the column with the subtask of each row and, for list state, the column with its index in the list."""
         if self.is_broadcast:
             return {SUBTASK: pa.array(np.zeros(len(batch), np.int32))}
         columns = {
@@ -478,15 +484,16 @@ def _find_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def deal_rows(batches: Sequence[pa.RecordBatch], parallelism: int, rows: int = DEALT_ROWS) -> Iterator[pa.RecordBatch]:
-    """Rows of a list state, those of one subtask together and in order.
+    """Sort the rows of a list state by subtask, then by list index.
 
-    Rows that name no subtask are dealt to subtasks in turn. Only subtasks and list indexes are sorted as a whole; the
-    values stay in their batches, since one Arrow array of texts ends at 2 GiB.
+    Without a column `subtask` the rows are assigned to subtasks in turn; without a column `list_index` they keep their
+    order. Only these two columns are sorted as a whole. The values stay in their batches, because one Arrow array of
+    texts cannot have more than 2 GiB.
 
     Args:
-        batches: all rows, of one schema.
+        batches: all rows, with one schema.
         parallelism: number of subtasks.
-        rows: of a returned batch; fewer where rows are large.
+        rows: maximum number of rows of a returned batch; it has fewer if rows are large.
 
     Raises:
         ValueRangeError: `subtask` or `list_index` is not a number in every row.

@@ -70,15 +70,16 @@ _PYTHON_KINDS: dict[object, str] = {
 
 
 def resolve_type(given: GivenType | None, column: pa.DataType | None, name: str) -> Serializer:
-    """The serializer of a column.
+    """Return the serializer of a column.
 
     Args:
-        given: what the user gives; None to infer it.
-        column: Arrow type of the column; None where there is none.
-        name: of the column, for errors.
+        given: the serializer that the user gives, its text, or a dataclass of a POJO; None to infer it from `column`.
+        column: Arrow type of the column; None if the rows have no such column.
+        name: name of the column, for errors.
 
     Raises:
-        UsageError: the text is no serializer, the dataclass no POJO, or nothing follows from the type of the column.
+        UsageError: the text does not name a serializer, the dataclass does not describe a POJO, or no serializer
+            follows from the type of the column.
     """
     if isinstance(given, Serializer):
         return given
@@ -92,15 +93,18 @@ def resolve_type(given: GivenType | None, column: pa.DataType | None, name: str)
 
 
 def _parse(text: str) -> Serializer:
-    """Parse a type; registrations of Kryo are those of a job without entries in `pipeline.serialization-config`."""
+    """Parse the text of a serializer.
+
+    Kryo serializers get the registrations of a job without entries in `pipeline.serialization-config`.
+    """
     return parse(text, KryoConfig().configure)
 
 
 def infer_type(column: pa.DataType, name: str) -> Serializer:
-    """The serializer that Flink chooses for the Java values of a column; a struct becomes a Row.
+    """Return the serializer of the Java type that corresponds to the Arrow type of a column; for a struct, of a Row.
 
     Raises:
-        UsageError: Java has several types for such values.
+        UsageError: several Java types, or none, correspond to the Arrow type.
     """
     if column in _ARROW_KINDS:
         return basic(_ARROW_KINDS[column])
@@ -121,13 +125,13 @@ def infer_type(column: pa.DataType, name: str) -> Serializer:
 
 
 def type_of_dataclass(given: type) -> Serializer:
-    """The POJO serializer of a dataclass with the attribute `java_class`.
+    """Return the POJO serializer of a dataclass whose class attribute `java_class` names the Java class.
 
-    Types of fields: `str`, `int` (Long), `float` (Double), `bool`, `bytes`, `date`, such a dataclass, any of them
-    `| None`, or `Annotated[…, "Int"]` with the text of a serializer.
+    Fields may have these types: `str`, `int` (Long), `float` (Double), `bool`, `bytes`, `date`, another such dataclass;
+    any of these with `| None`; or `Annotated[…, "Int"]` with the text of a serializer.
 
     Raises:
-        UsageError: it is not such a dataclass, or the serializer of a field does not follow from its type.
+        UsageError: `given` is not such a dataclass, or the type of a field is another one.
     """
     name = getattr(given, JAVA_CLASS, None)
     if not is_dataclass(given) or not isinstance(name, str):
@@ -158,20 +162,22 @@ def _type_of_hint(hint: Any, name: str) -> Serializer:
 
 
 _OF_ENTRY = 2
-"""Fields of a struct that is an entry of a map: its key and its value."""
+"""Number of fields of a struct that is an entry of a map: key and value."""
 
 KEY_GROUP, STATE_KEY, NAMESPACE, TIMESTAMP = "key_group", "state_key", "state_namespace", "timestamp"
 
 
 @dataclass(frozen=True)
 class RowShape:
-    """Brings batches into the columns and types of one keyed state.
+    """Converts batches of rows to the columns and types of one keyed state.
 
     Attributes:
-        layout: of the state.
-        accessed: milliseconds since 1970: time of the last access of rows that do not have it, of a state with TTL.
-        from_source: converts values that the engine of the rows (Spark) holds in another type, since it lacks their
-            own; it takes an array and the type that the values should have.
+        layout: layout of the state.
+        accessed: for a state with TTL: time of the last access, in milliseconds since 1970, for rows that do not give
+            it.
+        from_source: function that converts values which the input (Spark) has in another type, because it lacks their
+            own type. Its arguments are an array and the type that the values should have. None if there are no such
+            values.
     """
 
     layout: KeyedLayout
@@ -180,7 +186,7 @@ class RowShape:
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """Exact types of the columns, by name; lists are whole."""
+        """Arrow types of the columns that rows are converted to, by name. For list state, a whole list is one value."""
         layout = self.layout
         found = {each.name: each.type for each in plan_columns(layout.key).type}
         if layout.state_type == StateKind.TIMER:
@@ -194,11 +200,11 @@ class RowShape:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns that a row needs."""
+        """Names of the columns that rows must have: `state_namespace` only if the state has a namespace."""
         return tuple(name for name, kind in self.types.items() if name != NAMESPACE or not pa.types.is_null(kind))
 
     def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Bring rows into the columns of the state; rows with an empty list, which Flink does not store, are left out.
+        """Convert rows to the columns of the state. Rows with an empty list, which Flink does not store, are left out.
 
         Raises:
             UsageError: a column is missing, or two fields of a struct have one name.
@@ -263,20 +269,20 @@ class RowShape:
 
 
 def to_plain_rows(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch whose columns have plain types (see `to_plain`).
+    """Convert the columns of a batch to plain types (see `to_plain`).
 
     Raises:
-        ValueRangeError: a column is too large for them.
+        ValueRangeError: a column is too large for its plain type.
     """
     columns = [to_plain(column, name) for name, column in zip(batch.schema.names, batch.columns, strict=True)]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def conform_number(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """A column of numbers that every row must have.
+    """Convert a column to the number type `kind`, and check that every row has a value.
 
     Raises:
-        ValueRangeError: it is not made of such numbers, or one is null.
+        ValueRangeError: a value is null or does not fit the type.
     """
     require_kind(array.type, kind, name)
     if array.null_count:
@@ -285,7 +291,7 @@ def conform_number(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
 
 
 def conform_values(array: pa.Array, kind: pa.DataType, name: str) -> pa.Array:
-    """A column of values as the type of its serializer.
+    """Convert a column to the Arrow type of its serializer.
 
     Raises:
         ValueRangeError: a value does not fit.
@@ -304,7 +310,16 @@ def _holds_map(kind: pa.DataType) -> bool:
 
 
 def _require_distinct_keys(array: pa.Array, rows: npt.NDArray[np.int64], path: str) -> None:
-    """Refuse maps, at any depth, with a repeated key, for which Java keeps one value only; `rows` are row numbers."""
+    """Refuse maps, at any depth of a column, that have a key twice: a Java map would keep one value only.
+
+    Args:
+        array: the column, or values nested in it.
+        rows: row number, for errors, of each value of `array`.
+        path: path of the values, for errors.
+
+    Raises:
+        IncompatibleError: a map has a key twice.
+    """
     kind = array.type
     if not _holds_map(kind):
         return
@@ -319,7 +334,7 @@ def _require_distinct_keys(array: pa.Array, rows: npt.NDArray[np.int64], path: s
         return
     keys = entries.field(0)
     hashes = identify_rows([pa.array(owners), keys])
-    # Sort the hashes alone, which is much faster than `argsort`; only a repeated key needs the indices.
+    # Sorting the hashes alone is much faster than `argsort`; the indices are needed only to report a repeated key.
     if (np.diff(np.sort(hashes)) == 0).any():
         _refuse_equal(keys, hashes, rows[owners], path)
     for name, child in (("key", keys), ("value", entries.field(1))):
@@ -330,15 +345,18 @@ def _refuse_equal(keys: pa.Array, hashes: npt.NDArray[np.uint64], rows: npt.NDAr
     """Refuse a map that has a key twice.
 
     Args:
-        keys: of all maps of a column.
-        hashes: of each key together with its map.
-        rows: row of the table that each key is in.
-        path: of the column, for the error.
+        keys: keys of all maps of a column.
+        hashes: hash of each key together with the index of its map.
+        rows: row number of each key, for the error.
+        path: path of the column, for the error.
+
+    Raises:
+        IncompatibleError: a map has a key twice; not raised if equal hashes are those of different keys.
     """
     order = np.argsort(hashes, kind="stable")
     for index in np.flatnonzero(np.diff(hashes[order]) == 0).tolist():
         one, other = ((rows[each], repr(keys[each].as_py())) for each in order[index : index + 2].tolist())
-        # Different keys may have one hash. Texts are compared because NaN differs from itself.
+        # Different keys may have the same hash. Compare their texts, because NaN is not equal to itself.
         if one == other:
             raise IncompatibleError(
                 f"row {one[0]}: a map has the key {one[1]:.80} twice",
@@ -348,12 +366,13 @@ def _refuse_equal(keys: pa.Array, hashes: npt.NDArray[np.uint64], rows: npt.NDAr
 
 
 def require_kind(source: pa.DataType, target: pa.DataType, path: str) -> None:
-    """Refuse text where numbers or truth values are wanted, one of these for the other, and no entries for a map.
+    """Check by types alone that values of `source` may be converted to `target`, at any depth.
 
-    The values do not matter.
+    Refused are text for numbers or booleans, numbers for booleans and booleans for numbers, and for a map lists of
+    anything but structs of two fields. All other types pass: their values decide.
 
     Raises:
-        ValueRangeError: names the path.
+        ValueRangeError: the types do not fit; the error names the path.
     """
     if pa.types.is_struct(source) and pa.types.is_struct(target):
         for each in source:
@@ -393,12 +412,13 @@ def _find_kind(of: pa.DataType) -> _Kind | None:
 
 
 def name_fields(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Rename the fields of structs by position to those of a Row or tuple (`f0`, `f1`, …); a Row is an insert (`+I`).
+    """Rename struct fields, at any depth, to the fields of a Row or tuple (`f0`, `f1`, …) at the same positions.
 
-    If a field already has such a name, but at another position, all fields keep their names.
+    If a field already has one of these names, but at another position, all fields of the struct keep their names. A Row
+    without a kind becomes an insert (`+I`).
 
     Raises:
-        UsageError: two fields have one name, and the fields of the target are not known by their positions.
+        UsageError: two fields have the same name, and are not renamed because the target has other names.
     """
     source = array.type
     if source == target or pa.types.is_null(source) or pa.types.is_null(target):
@@ -432,7 +452,7 @@ def name_fields(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _stamp_elements(lists: pa.ListArray, accessed: pa.Array) -> pa.ListArray:
-    """Lists whose elements have the time of the last access of their row."""
+    """Make each element of the lists a struct of the last access of its row and the element, for a state with TTL."""
     offsets = dense_offsets(lists)
     lengths = np.diff(offsets.to_numpy())
     rows = pa.array(np.repeat(np.arange(len(lists)), lengths))
@@ -466,7 +486,7 @@ _MODES: Mapping[str, StateKind] = {
 }
 
 READER_STATE = "SourceReaderState"
-"""Name of the splits of a source (`SourceOperator.SPLITS_STATE_DESC`)."""
+"""Name of the list state with the splits of a source (`SourceOperator.SPLITS_STATE_DESC`)."""
 
 SUBTASK, LIST_INDEX = "subtask", "list_index"
 
@@ -475,8 +495,8 @@ SUBTASK, LIST_INDEX = "subtask", "list_index"
 class NewState:
     """A new state and its rows.
 
-    The columns of the rows are those that `flink-state` reads, after `columns`: `state_key`, for windows
-    `state_namespace`, and then
+    The rows have the columns that the Spark format `flink-state` has on reading; `columns` may map other names to them.
+    Keyed state and timers have `state_key`, for windows also `state_namespace`. All states have these columns:
 
     | kind | columns |
     |---|---|
@@ -486,22 +506,24 @@ class NewState:
     | EVENT_TIMERS, PROCESSING_TIMERS | `timestamp`, milliseconds since 1970 or a time stamp |
     | SPLIT, UNION | `value`, an element; optionally `subtask` and `list_index` |
     | BROADCAST | `map_key`, `map_value` |
-    | KAFKA | `topic`, `partition`, `offset`: that of the next record to read |
+    | KAFKA | `topic`, `partition`, `offset` of the next record to read |
 
-    With TTL there may be `ttl_last_access`, the time of the last access (default: now). A `key_group` must agree with
-    the hash of the key; it is needed for keys of user classes whose hash is not given.
+    State with TTL may have `ttl_last_access`, the time of the last access (default: now). Keyed state may have
+    `key_group`. It is needed for keys of user classes whose hash is not given; otherwise it must be the key group that
+    the hash of the key gives.
 
     Attributes:
-        name: state name; of timers that of the timer service (`user-timers` of a process function, `window-timers` of
-            windows); of Kafka offsets always `SourceReaderState`.
-        rows: a DataFrame, or files (see the function that takes the state).
+        name: state name. For timers: name of the timer service (`user-timers` of a process function, `window-timers` of
+            windows). For Kafka offsets it is ignored: the state is always `SourceReaderState`.
+        rows: the rows: a DataFrame, or files (see the function that takes the state).
         kind: kind of the state, or its text.
-        type: serializer of the value, the whole list or map, or an element; by default what follows from the columns.
-        key_type: serializer of the keys of a broadcast state; by default what follows from the column.
+        type: serializer of the value, of the whole keyed list or map, or of an element of operator list state; by
+            default inferred from the columns.
+        key_type: serializer of the keys of a broadcast state; by default inferred from the column.
         namespace: serializer of the namespace: `TimeWindow` for windows.
-        ttl: values, list elements and map values have a time to live.
-        columns: by name of a column above, where it comes from; a column of the same name by default. Several names
-            make a struct.
+        ttl: values, list elements or map values have a time to live.
+        columns: for columns above, by name: the column of `rows` with its values, or several, which become the fields
+            of a struct. By default the column of the same name.
     """
 
     name: str
@@ -514,7 +536,7 @@ class NewState:
     columns: Mapping[str, str | Sequence[str] | Mapping[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse an unknown kind, columns that the kind does not have, and TTL of operator state or timers."""
         with at(state=self.name):
             if self.kind not in tuple(NewStateKind):
                 raise UsageError(f"{self.kind!r} is no kind of state", hint=f"Kinds are {', '.join(NewStateKind)}")
@@ -530,7 +552,10 @@ class NewState:
 
     @property
     def wanted(self) -> tuple[str, ...]:
-        """Names of the columns that rows must have; of keyed state `state_namespace` among the others."""
+        """Names of the columns that rows must have.
+
+        `state_namespace` is not one of them, even for windows: it is in `optional`.
+        """
         if self.kind == NewStateKind.KAFKA:
             return ("topic", "partition", "offset")
         if self.kind in _MODES:
@@ -541,7 +566,7 @@ class NewState:
 
     @property
     def optional(self) -> tuple[str, ...]:
-        """Names of the columns that rows may have besides."""
+        """Names of the columns that rows may have in addition to `wanted`."""
         if self.kind in (NewStateKind.KAFKA, NewStateKind.BROADCAST):
             return ()
         if self.kind in _MODES:
@@ -550,7 +575,7 @@ class NewState:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether it is keyed state or timers."""
+        """Whether the state is keyed state or timers, not operator state."""
         return self.kind in KEYED_KINDS or self.kind in _TIMERS
 
     @property
@@ -561,13 +586,13 @@ class NewState:
         return f"{TIMER_STATE}{_TIMERS[self.kind]}_{self.name}" if self.kind in _TIMERS else self.name
 
     def describe_keyed(self, types: Mapping[str, pa.DataType]) -> StateDescription:
-        """The description of a keyed state, or of timers.
+        """Describe the state for the savepoint plan, if it is keyed state or timers.
 
         Args:
-            types: Arrow types of the columns of its rows.
+            types: Arrow types of the columns of its rows, by name.
 
         Raises:
-            UsageError: a type is wrong, or does not follow from a column.
+            UsageError: a given serializer is wrong, or none follows from a column.
         """
         with at(state=self.name):
             namespace = resolve_type(self.namespace, types.get(NAMESPACE), NAMESPACE)
@@ -590,7 +615,7 @@ class NewState:
         return value
 
     def _add_ttl(self, value: Serializer) -> Serializer:
-        """The serializer of a value with time to live (`TtlStateFactory`): around list elements and map values."""
+        """Add a time to live to a serializer, as `TtlStateFactory` does: to list elements, map values, or the value."""
         match value:
             case tree.ListOf(element=element) if self.kind == NewStateKind.LIST:
                 return list_of(ttl(element))
@@ -600,7 +625,14 @@ class NewState:
                 return ttl(value)
 
     def describe_unkeyed(self, types: Mapping[str, pa.DataType]) -> OperatorStateDescription:
-        """The description of a list or broadcast state, or of the splits of Kafka."""
+        """Describe the state for the savepoint plan, if it is operator state or Kafka offsets.
+
+        Args:
+            types: Arrow types of the columns of its rows, by name.
+
+        Raises:
+            UsageError: a given serializer is wrong, or none follows from a column.
+        """
         with at(state=self.name):
             if self.kind == NewStateKind.KAFKA:
                 return OperatorStateDescription(READER_STATE, basic(BasicKind.BYTE_PRIMITIVE_ARRAY))
@@ -620,11 +652,13 @@ class NewOperator:
     Attributes:
         uid: uid of the operator, or its 32-digit id.
         states: its new states.
-        key: serializer of the keys; by default what follows from the column `state_key`, or what the base has.
-        parallelism: number of subtasks; needed for an operator that the base does not have.
-        max_parallelism: number of key groups; by default what Flink would choose.
+        key: serializer of the keys; by default the one that the operator has in the base, else inferred from the column
+            `state_key`.
+        parallelism: number of subtasks; required for an operator that the base does not have.
+        max_parallelism: number of key groups; by default the number that Flink would choose.
         hashes: `hashCode` of user classes in the key, by class name, such as `objects(a, b)`.
-        coordinator: state of the operator coordinator, as it stores it; of a Kafka source it follows from the offsets.
+        coordinator: stored bytes of the state of the operator coordinator. For a Kafka source they are made of the
+            offsets.
     """
 
     uid: str
@@ -651,26 +685,26 @@ class NewOperator:
 
     @property
     def keyed(self) -> tuple[NewState, ...]:
-        """The keyed states and timers."""
+        """Those of the states that are keyed states or timers."""
         return tuple(each for each in self.states if each.is_keyed)
 
     @property
     def unkeyed(self) -> tuple[NewState, ...]:
-        """The list and broadcast states, and Kafka offsets."""
+        """Those of the states that are operator states (list, union, broadcast) or Kafka offsets."""
         return tuple(each for each in self.states if not each.is_keyed)
 
     def describe(
         self, types: Mapping[str, Mapping[str, pa.DataType]], known_key: Serializer | None, coordinator: bytes | None
     ) -> OperatorDescription:
-        """The description of all its states.
+        """Describe the operator with all its new states for the savepoint plan.
 
         Args:
-            types: by stored name of the state, Arrow types of the columns of its rows.
-            known_key: serializer of the keys in the base; None when it does not have any.
+            types: Arrow types of the columns of the rows, by stored name of the state and name of the column.
+            known_key: serializer of the keys in the base; None if the operator has none there.
             coordinator: state of the operator coordinator; None to leave it as it is.
 
         Raises:
-            UsageError: a type is wrong, or does not follow from a column.
+            UsageError: a given serializer is wrong, or none follows from a column.
         """
         with at(operator=self.uid):
             key = None

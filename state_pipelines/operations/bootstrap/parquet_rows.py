@@ -35,30 +35,36 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Snapshot
 
 Columns = tuple[tuple[str, str | tuple[tuple[str, str], ...]], ...]
-"""Source of each column of a state, by its name: a column of the files, or (name, column) of struct fields."""
+"""For each column of a state: (its name, the column of the files; or (name, column) for each field of a struct)."""
 
 BATCH_ROWS = 1 << 16
-"""Most rows that are encoded at once."""
+"""Maximum number of rows that are encoded at once."""
 
 BATCH_BYTES = 32 << 20
-"""Size in Arrow of the rows that are encoded at once, unless one row has more; encoding copies it several times."""
+"""Maximum bytes, in Arrow, of the rows that are encoded at once, unless one row has more.
+
+Encoding needs several times as much memory.
+"""
 
 MOST_ROW = 256 << 20
-"""Bytes of the columns of a state in one row. A small file may say that it has more, in one value or in many."""
+"""Maximum bytes of one row in the columns of a state. Compressed, a row with more may be in a small file."""
 
 _LARGE_VALUE = 1 << 20
-"""Average bytes of a value from which on a page of a file may be large: it is decompressed at once."""
+"""If the average value of a column chunk has more bytes, the memory for the whole chunk is checked before reading.
+
+Such a chunk may have large pages, and Arrow decompresses a page at once.
+"""
 
 _HIGH_RATIO = 100
-"""Compression of columns, from which on likewise."""
+"""If a column chunk is compressed by a higher ratio, its memory is checked as for `_LARGE_VALUE`."""
 
 _TEXT = "BYTE_ARRAY"
 
 _ROW = re.compile(r"^row (\d+)")
-"""Begin of errors about a row of a batch."""
+"""Beginning of messages about a row, with its index in the batch."""
 
 _PER_TASK = 1 << 21
-"""Rows of the row groups that one task reads, unless one row group has more."""
+"""Maximum number of rows in the row groups that one task reads, unless one row group has more."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,10 @@ class ParquetFiles:
     path: str
 
     def list_files(self) -> list[Location]:
-        """The files, by name.
+        """List the files, sorted by path.
 
         Raises:
-            UsageError: there are none.
+            UsageError: there are no files.
         """
         location = resolve(self.path)
         files = location.filesystem
@@ -99,9 +105,9 @@ class RowGroups:
     """Row groups of Parquet files, read as the columns of a state.
 
     Attributes:
-        groups: (file, index of the row group).
-        columns: by name of a column of the state, where it comes from.
-        schema: types of the columns of the state, in all files.
+        groups: (file, index of the row group), for each row group.
+        columns: columns of the files from which the columns of the state are made.
+        schema: types of the columns of the state, to which the columns of every file are converted.
     """
 
     groups: tuple[tuple[Location, int], ...]
@@ -109,12 +115,12 @@ class RowGroups:
     schema: pa.Schema
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """The rows, in batches of the schema.
+        """Yield the rows in batches with the columns of the state.
 
         Raises:
-            FormatError: a file is no Parquet file, or damaged.
+            FormatError: a file is not a Parquet file, or is damaged.
             ValueRangeError: a value does not fit the schema, or a row has more than `MOST_ROW` bytes.
-            StorageError: it cannot be read, or there is not memory for it.
+            StorageError: a file cannot be read, or there is not enough memory.
         """
         names = list(dict.fromkeys(path for _, paths in self.columns for path in _list_paths(paths)))
         for file, index in self.groups:
@@ -137,17 +143,24 @@ class RowGroups:
 
 
 def _list_chunks(group: pq.RowGroupMetaData, names: Sequence[str]) -> list[pq.ColumnChunkMetaData]:
-    """The columns of a row group that are read: those of these names, and fields of them."""
+    """List the column chunks of a row group that hold these columns, or fields of them; names may be dotted paths."""
     chunks = [group.column(each) for each in range(group.num_columns)]
     return [each for each in chunks if any(f"{each.path_in_schema}.".startswith(f"{name}.") for name in names)]
 
 
 def _plan_batches(group: pq.RowGroupMetaData, names: Sequence[str], file: str) -> int:
-    """Return the number of rows to decode at once; columns with a dictionary count as empty, as only indices are read.
+    """Return the number of rows of a row group to decode at once, so that they have about `BATCH_BYTES`.
+
+    Columns with a dictionary count as empty, since only small indices are decoded for each row.
+
+    Args:
+        group: metadata of the row group.
+        names: names of the columns that are read.
+        file: the file, for errors.
 
     Raises:
         ValueRangeError: some row has more than `MOST_ROW` bytes.
-        StorageError: there is not memory for a page.
+        StorageError: there is not enough memory for a column chunk that may have large pages.
     """
     size = 0
     for each in _list_chunks(group, names):
@@ -155,18 +168,20 @@ def _plan_batches(group: pq.RowGroupMetaData, names: Sequence[str], file: str) -
         if bytes_ // max(1, min(values, group.num_rows)) > MOST_ROW:
             raise _too_large(bytes_ // values, f"a row group of {group.num_rows:,} rows", file)
         if bytes_ // values > _LARGE_VALUE or bytes_ > _HIGH_RATIO * each.total_compressed_size:
-            # The bytes are in memory twice: decompressed, and as an array.
+            # The bytes are in memory twice: as a decompressed page, and as an array.
             require_memory(2 * bytes_, file)
         size += 0 if each.has_dictionary_page else bytes_
     return int(max(1, min(BATCH_ROWS, BATCH_BYTES * group.num_rows // max(1, size))))
 
 
 def _bound_batches(batch: pa.RecordBatch, first: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows of which none has more than `BATCH_BYTES` without its dictionaries, unless it is one row.
+    """Divide a batch into ranges (start, stop) of rows that have at most `BATCH_BYTES`, unless a single row has more.
+
+    Values in dictionaries count as often as rows refer to them.
 
     Args:
-        batch: rows as they are read.
-        first: index of the first one in its row group.
+        batch: rows as they were read.
+        first: index of the first row of the batch in its row group, for errors.
 
     Raises:
         ValueRangeError: a row has more than `MOST_ROW` bytes.
@@ -193,7 +208,7 @@ def _too_large(size: int, what: str, file: str | None = None) -> ValueRangeError
 
 
 def _measure(array: pa.Array) -> int:
-    """Bytes of an array without its dictionaries."""
+    """Return the bytes of an array as if its dictionaries were decoded."""
     of, is_type = array.type, pa.types
     if isinstance(array, pa.ExtensionArray):
         return _measure(array.storage)
@@ -213,10 +228,10 @@ def _measure(array: pa.Array) -> int:
 
 
 def choose_columns(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
-    """The columns of a state out of those of a file.
+    """Make the columns of a state from the columns of a file.
 
     Raises:
-        UsageError: the file does not have one of them.
+        UsageError: the file lacks a column, or has several of the same name.
     """
     chosen = {}
     for name, paths in columns:
@@ -229,10 +244,10 @@ def choose_columns(batch: pa.RecordBatch, columns: Columns) -> pa.RecordBatch:
 
 
 def find_column(batch: pa.RecordBatch, path: str) -> pa.Array:
-    """A column by its name, or a field of one by its dotted path.
+    """Return the column with a name, or the field of a struct column with a dotted path.
 
     Raises:
-        UsageError: there is none, or there are several.
+        UsageError: there is no such column, or there are several.
     """
     first, *rest = (path,) if path in batch.schema.names else path.split(".")
     _require_one(batch.schema.names, first, path, f"They have {', '.join(batch.schema.names)}")
@@ -261,11 +276,12 @@ def open_parquet(file: Location, names: Sequence[str] = ()) -> pq.ParquetFile:
 
     Args:
         file: the file.
-        names: columns to read; texts that the file has in dictionaries stay dictionary-encoded in memory.
+        names: columns to read. Text and bytes of these columns stay dictionary-encoded in memory, if they are so in the
+            file.
 
     Raises:
-        FormatError: it is none, or damaged.
-        StorageError: it cannot be read.
+        FormatError: the file is not a Parquet file, or is damaged.
+        StorageError: the file cannot be read.
     """
     with _reading(file):
         stream = file.filesystem.open(file.path, "rb")
@@ -289,27 +305,27 @@ def open_parquet(file: Location, names: Sequence[str] = ()) -> pq.ParquetFile:
 
 @contextmanager
 def _reading(file: Location) -> Iterator[None]:
-    """Translate the errors of Arrow and of the storage."""
+    """Translate errors of Arrow and of the storage, raised in the block, to errors of this package."""
     with translating(file, "read the file"):
         try:
             yield
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FormatError(f"the file cannot be read as Parquet: {error}", where=Where(file=str(file))) from None
         except OSError as error:
-            # Arrow raises a plain OSError without `errno` for pages that it cannot decode.
+            # Arrow raises a plain OSError without `errno` for pages that it cannot decode. Others are storage errors.
             if type(error) is not OSError or error.errno is not None:
                 raise
             raise FormatError(f"the Parquet file is damaged: {error}", where=Where(file=str(file))) from None
 
 
 class _Origin:
-    """Origin of the batch that is being encoded, which errors name."""
+    """File, row group and first row of the batch that is being encoded, to be named in errors."""
 
     def __init__(self) -> None:
         self._file, self._group, self._row = "", 0, 0
 
     def read(self, rows: RowGroups) -> Iterator[pa.RecordBatch]:
-        """The batches of row groups."""
+        """Yield the batches of row groups, and remember where the last one comes from."""
         for file, index in rows.groups:
             self._file, self._group, self._row = str(file), index, 0
             for batch in replace(rows, groups=((file, index),)).read():
@@ -329,30 +345,33 @@ class _Origin:
 
 @dataclass(frozen=True)
 class _EncodeKeyed:
-    """Encodes row groups of one keyed state."""
+    """Task that encodes some row groups of one keyed state."""
 
     rows: RowGroups
     encoding: KeyedEncoding
 
     @property
     def threads(self) -> int:
-        """See `local_processes.Work`: kernels and Arrow do the work, and leave the interpreter to other threads."""
+        """Number of such tasks that can run in threads; see `local_processes.Work`.
+
+        It is one if Python code must encode a type. Compiled kernels and Arrow release the interpreter lock.
+        """
         layout = self.encoding.shape.layout
         by_kernels = all(isinstance(plan_columns(each), KernelCodec) for each in (layout.key, layout.value))
         return KERNEL_THREADS if by_kernels else 1
 
     def run(self) -> EncodedRows:
-        """Do the work."""
+        """Read and encode the rows; see `KeyedEncoding.write`."""
         origin = _Origin()
         with origin.naming():
             return self.encoding.write(origin.read(self.rows))
 
 
 def _hold(rows: RowGroups) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of row groups, and check that there is memory, since the caller keeps all of them.
+    """Yield the batches of row groups for a caller that keeps all of them, and check the free memory before each.
 
     Raises:
-        StorageError: there is not memory for them.
+        StorageError: there is not enough memory for all batches.
     """
     size = 0
     for batch in rows.read():
@@ -364,13 +383,13 @@ def _hold(rows: RowGroups) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class _EncodeElements:
-    """Encodes all rows of one list or broadcast state."""
+    """Task that encodes all rows of one list or broadcast state."""
 
     rows: RowGroups
     encoding: ElementEncoding
 
     def run(self) -> EncodedElements:
-        """Do the work."""
+        """Read and encode the rows; see `ElementEncoding.write`."""
         if not self.encoding.is_broadcast:
             return self.encoding.write(deal_rows(list(_hold(self.rows)), self.encoding.parallelism))
         origin = _Origin()
@@ -380,7 +399,7 @@ class _EncodeElements:
 
 @dataclass(frozen=True)
 class Footer:
-    """Facts of one Parquet file that are known without reading rows.
+    """Information from the footer of one Parquet file.
 
     Attributes:
         file: the file.
@@ -406,21 +425,21 @@ class ParquetRows:
     _footers: dict[str, tuple[Footer, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def find_schema(self, state: NewState) -> pa.Schema:
-        """Types of the columns of a state; numbers of several widths in several files get the widest of them.
+        """Return the types of the columns of a state; if files have numbers of different widths, the widest type.
 
         Raises:
-            UsageError: there are no files, a column is missing in one of them, or the files do not go together.
+            UsageError: there are no files, a file lacks a column, or files have columns or types that do not fit.
         """
         return self._describe(state).schema
 
     def read_rows(self, state: NewState) -> pa.Table:
-        """All rows of a small state."""
+        """Read all rows of a small state."""
         schema = self.find_schema(state)
         tables = [pa.Table.from_batches(each.read(), schema) for each in self._split(state)]
         return pa.concat_tables(tables)
 
     def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedRows]]]:
-        """Encode the rows in tasks of some row groups each; each state reads its own columns."""
+        """Encode the rows in tasks, each of which reads some row groups for one state."""
         return [
             (
                 self._count(state),
@@ -436,7 +455,7 @@ class ParquetRows:
         return self._count(state), self.run([_EncodeElements(rows, encoding)], encoding.failure)
 
     def _count(self, state: NewState) -> int:
-        """Number of rows as the footers have it."""
+        """Number of rows according to the footers."""
         return sum(sum(footer.rows) for footer in self._read_footers(state))
 
     def _read_footers(self, state: NewState) -> tuple[Footer, ...]:
@@ -451,7 +470,14 @@ class ParquetRows:
         return self._footers[files.path]
 
     def _describe(self, state: NewState) -> RowGroups:
-        """The columns of a state, without row groups."""
+        """Find the columns of a state and their types in all files.
+
+        Returns:
+            Row groups with these columns and types, but with empty `groups`.
+
+        Raises:
+            UsageError: as for `find_schema`.
+        """
         footers = self._read_footers(state)
         first = footers[0].file
         with at(file=str(first)):
@@ -496,10 +522,15 @@ def _find_schema(footer: Footer, columns: Columns) -> pa.Schema:
 
 
 def _require_fitting(own: pa.Schema, united: pa.Schema, hint: str) -> None:
-    """Refuse a file whose structs lack fields that other files have, although Arrow unites such schemas.
+    """Refuse a file whose structs lack fields that other files have. Arrow unifies such schemas, filling in nulls.
+
+    Args:
+        own: types of the columns in the file.
+        united: types of the columns unified over all files.
+        hint: hint of the error.
 
     Raises:
-        UsageError: names the field.
+        UsageError: a field is missing; the error names it.
     """
     for found, wanted in zip(own, united, strict=True):
         try:
@@ -510,7 +541,11 @@ def _require_fitting(own: pa.Schema, united: pa.Schema, hint: str) -> None:
 
 
 def _choose_paths(state: NewState, footer: Footer) -> Columns:
-    """Find the columns of a state in one file."""
+    """Choose the columns of one file from which the columns of a state are made.
+
+    Raises:
+        UsageError: a required column is missing.
+    """
     names = footer.schema.names
     chosen: list[tuple[str, str | tuple[tuple[str, str], ...]]] = []
     for name in (*state.wanted, *state.optional):
@@ -525,10 +560,13 @@ def _choose_paths(state: NewState, footer: Footer) -> Columns:
 
 
 def _parse_paths(paths: str | Sequence[str] | Mapping[str, str]) -> str | tuple[tuple[str, str], ...]:
-    """Parse the source of a column: a column, or (name, column) of the fields of a struct.
+    """Parse a value of `NewState.columns`: the name of a column, or names of the columns of a struct's fields.
+
+    Returns:
+        The name, or (field, column) for each field. A field without a given name is named after its column.
 
     Raises:
-        UsageError: two fields would have one name.
+        UsageError: two fields would have the same name.
     """
     if isinstance(paths, str):
         return paths
@@ -550,7 +588,7 @@ def _files(state: NewState) -> ParquetFiles:
 
 
 def choose_row_processes(operators: Sequence[NewOperator]) -> int:
-    """Number of processes that suits the files of new states.
+    """Choose the number of processes that suits the size of the files of new states.
 
     Raises:
         UsageError: a state has no files.
@@ -578,8 +616,8 @@ class BootstrapDescription:
     """Operators of a new savepoint, and what the layouts of their states depend on.
 
     Attributes:
-        operators: with their states.
-        classes: jars, directories, class files and field lists of the classes that Kryo writes.
+        operators: the operators with their new states.
+        classes: paths of jars, directories, class files and field lists that describe the classes that Kryo writes.
         flink_version: release that starts from the savepoint, such as 1.20.
     """
 
@@ -593,12 +631,12 @@ class BootstrapDescription:
         classes: FieldLists | Sequence[str] | None = None,
         flink_version: str | None = None,
     ) -> LayoutContext:
-        """Return what the layouts of the new states depend on (`make_layouts`).
+        """Make the context of the layouts of the new states (see `make_layouts`).
 
         Args:
-            base: snapshot that all other state is taken from.
-            classes: fields of classes, or their paths, where the description names none.
-            flink_version: release that starts from the savepoint.
+            base: snapshot from which all other state is taken.
+            classes: fields of classes that Kryo writes, or paths as in `classes` above; used only if that is empty.
+            flink_version: release that starts from the savepoint; may also be given in the description.
 
         Raises:
             UsageError: the description names another release, or the base is of another line.
@@ -613,10 +651,10 @@ class BootstrapDescription:
 
 
 def load_bootstrap(path: str) -> BootstrapDescription:
-    """Read a description; relative paths of Parquet files and classes are relative to it.
+    """Read a description from a YAML file. Paths of Parquet files and classes in it are relative to its directory.
 
     Raises:
-        UsageError: it is no YAML, has an unknown word, or lacks one.
+        UsageError: the file is not YAML, or has an unknown, wrong or missing entry.
     """
     with at(file=path):
         try:
@@ -657,7 +695,7 @@ def _read_state(content: Any, path: str) -> NewState:
 
 
 def _find_path(given: str, path: str) -> str:
-    """The path or URL of a file; relative ones are relative to the directory of the description."""
+    """Resolve the path or URL of a file that the description in `path` names, relative to its directory."""
     if given.startswith("/") or "://" in normalize(given):
         return given
     found = join(parent(resolve(path)), given)
@@ -665,7 +703,17 @@ def _find_path(given: str, path: str) -> str:
 
 
 def _check(content: Any, known: Mapping[str, type], needed: tuple[str, ...], what: str) -> None:
-    """Refuse what is not a mapping of known words to values of their types."""
+    """Check a mapping of the description.
+
+    Args:
+        content: the parsed YAML.
+        known: type of the value of each entry that it may have.
+        needed: entries that it must have.
+        what: what the mapping describes, for errors.
+
+    Raises:
+        UsageError: it is not a mapping, or an entry is unknown, has another type or is missing.
+    """
     if not isinstance(content, dict):
         raise UsageError(f"{what} is {content!r:.80}, not a mapping of {', '.join(known)}")
     where = Where(operator=str(content["uid"])) if "uid" in content else Where()

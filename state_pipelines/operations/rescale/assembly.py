@@ -81,13 +81,14 @@ _SMALLEST_WITH_TREES = 64
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Elements of one old file for one new subtask.
+    """Elements of one state that one new subtask gets from the file of one old subtask.
 
     Attributes:
-        subtask: the old subtask, in whose file the elements lie.
+        subtask: the old subtask, whose file holds the elements.
         state_name: name of the state.
-        mode: its distribution mode.
-        offsets: positions of the elements in the old file, in order; Flink makes shares without elements, too.
+        mode: distribution mode of the state.
+        offsets: offsets of the elements in the old file, in order; there may be none, because Flink, too, makes handles
+            that name a state without elements.
     """
 
     subtask: int
@@ -99,18 +100,18 @@ class Share:
 def redistribute(
     handles: Sequence[tuple[int, OperatorStateHandle]], parallelism: int, *, old_parallelism: int
 ) -> tuple[tuple[Share, ...], ...]:
-    """Distribute operator state over new subtasks; managed and raw state are distributed separately.
+    """Distribute operator state over new subtasks. Call it once for managed and once for raw operator state.
 
     Args:
         handles: (old subtask, its handle), ascending by subtask; subtasks without state may be missing.
-        parallelism: number of new subtasks. With as many as before nothing moves, but
-            subtasks without broadcast state get a copy.
+        parallelism: number of new subtasks. If it equals `old_parallelism`, no element moves, but subtasks that lack
+            a broadcast state of others get a copy of it.
         old_parallelism: number of old subtasks.
 
     Returns:
-        Of each new subtask its shares: those of `SPLIT_DISTRIBUTE`, then `UNION`, then `BROADCAST` state. Elements of a
-        state are in the order of its shares. Entries of `UNION` state go to one subtask each, those of old subtask `k`
-        to `k * parallelism // old_parallelism`, so that their order over all subtasks stays.
+        For each new subtask its shares: of `SPLIT_DISTRIBUTE`, then of `UNION`, then of `BROADCAST` states. The shares
+        of a state are in the order of its elements. An element of `UNION` state goes to one subtask only: from old
+        subtask `k` to `k * parallelism // old_parallelism`, which keeps the order of the elements over all subtasks.
 
     Raises:
         UsageError: one of the numbers is not positive, or an old subtask is not below `old_parallelism`.
@@ -138,7 +139,11 @@ def redistribute(
 
 
 def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None:
-    """Deal out the elements of each state in shares of equal size; where one state stops, the next one begins."""
+    """Append to `shares`, by new subtask, an equal number of elements of each state, in the order of the elements.
+
+    If the elements of a state cannot be divided equally, some subtasks get one more. The next state begins at the
+    subtask after the last one of these.
+    """
     parallelism, first = len(shares), 0
     for locations in groups:
         base, rest = divmod(sum(len(each.offsets) for each in locations), parallelism)
@@ -152,7 +157,7 @@ def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None
                     position += wanted
                 else:
                     index, position = index + 1, 0
-                # Files without elements between those of a share are named, too.
+                # An old handle that names the state without elements, before other elements, gets an empty share.
                 shares[(first + turn) % parallelism].append(Share(share.subtask, share.state_name, share.mode, offsets))
                 wanted -= len(offsets)
         first = (first + rest) % parallelism
@@ -161,7 +166,10 @@ def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None
 def _group_by_name(
     handles: Sequence[tuple[int, OperatorStateHandle]], mode: OperatorStateMode
 ) -> tuple[tuple[Share, ...], ...]:
-    """List the handles of each state of a mode, old subtasks ascending; states in the order of Flink's map."""
+    """Handles of the states of one distribution mode, grouped by state, old subtasks ascending.
+
+    States come in the iteration order of the `java.util.HashMap` in which Flink collects their names.
+    """
     found: dict[str, list[Share]] = {}
     names = _JavaHashMap(_DEFAULT_CAPACITY)
     for subtask, handle in handles:
@@ -174,7 +182,7 @@ def _group_by_name(
 
 
 def _order_states(states: Sequence[OperatorStateMetaInfo]) -> list[OperatorStateMetaInfo]:
-    """The states of a handle in the order of the map into which Flink reads them.
+    """Sort the states of a handle into the iteration order of the `java.util.HashMap` into which Flink reads them.
 
     Source: `MetadataV2V3SerializerBase.deserializeOperatorStateHandle`, `CollectionUtil.newHashMapWithExpectedSize`.
     """
@@ -187,10 +195,12 @@ def _order_states(states: Sequence[OperatorStateMetaInfo]) -> list[OperatorState
 
 
 class _JavaHashMap:
-    """The order of the keys of a `java.util.HashMap`; bins that became trees keep the order of lists.
+    """Set of strings in the iteration order that `java.util.HashMap` has for them as keys.
+
+    A bin that Java would convert to a tree keeps the order of its list here.
 
     Args:
-        capacity: as the constructor takes it.
+        capacity: the `initialCapacity` of the Java constructor.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -213,7 +223,8 @@ class _JavaHashMap:
             self._resize()
 
     def compute_if_absent(self, key: str) -> None:
-        # Looks at the size before, whether or not the key is there, and puts a new key in front.
+        # Unlike `put`, `HashMap.computeIfAbsent` checks the size before it looks for the key, so that it may resize
+        # even if the key is there; and it inserts a new key at the front of its bin.
         if self._size > _LOAD_FACTOR * len(self._bins):
             self._resize()
         keys = self._find_bin(key)
@@ -239,7 +250,7 @@ class _JavaHashMap:
 
 
 def _spread(key: str) -> int:
-    """`HashMap.hash` of a string: its `hashCode`, over UTF-16 units, with the upper half mixed in."""
+    """Return `HashMap.hash` of a string: its `hashCode` (over UTF-16 units), XORed with its own upper 16 bits."""
     code = 0
     units = key.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -248,7 +259,7 @@ def _spread(key: str) -> int:
 
 
 REMOTE_FILES = 4
-"""New files that one process writes at a time to a storage that is not local, each from several requests at a time."""
+"""New files that one process writes concurrently to a remote storage, each of them with several concurrent requests."""
 
 INLINE_LIMIT = 20 << 10
 """Bytes up to which state that was inlined stays inlined (`execution.checkpointing.data-inline-threshold`)."""
@@ -256,12 +267,12 @@ INLINE_LIMIT = 20 << 10
 
 @dataclass(frozen=True)
 class FileAssembly:
-    """A new file: ranges of old ones, one after the other.
+    """Task that writes a new file: ranges of old files, one after the other.
 
     Attributes:
-        ranges: of the old ones.
+        ranges: the ranges, in the order of the new file.
         target: the new file.
-        verify: read it again and compare checksums.
+        verify: read the new file again and compare checksums.
     """
 
     ranges: tuple[StreamRange, ...] = field(repr=False)
@@ -271,7 +282,7 @@ class FileAssembly:
 
     @property
     def in_flight(self) -> int:
-        """Number of new files that one process writes at a time: they wait for a storage that is not local."""
+        """Number of such tasks that one process runs concurrently: several if they wait for a remote storage."""
         return 1 if is_local(self.target) else REMOTE_FILES
 
     def run(self) -> int:
@@ -288,14 +299,14 @@ class FileAssembly:
 
 @dataclass
 class Assembler:
-    """Gathers the new files of an operator.
+    """Makes handles of new state for one operator, and collects the tasks that write the files of these handles.
 
     Args:
         target: directory of the new snapshot.
         verify: see `FileAssembly`.
 
     Attributes:
-        assemblies: the files so far.
+        assemblies: the tasks so far; nothing is written before they run.
     """
 
     target: Location
@@ -303,7 +314,11 @@ class Assembler:
     assemblies: list[FileAssembly] = field(default_factory=list)
 
     def make_handle(self, ranges: Sequence[StreamRange]) -> StreamStateHandle:
-        """A handle of new state with this content: small when all of it was inlined, else in a new file."""
+        """Make a handle of new state that consists of these ranges of old streams.
+
+        If the old state was inlined and has at most `INLINE_LIMIT` bytes, the new handle holds the bytes. Otherwise it
+        names a new file.
+        """
         joined = join_ranges(ranges)
         size = sum(map(len, joined))
         if size <= INLINE_LIMIT and all(each.stream.location is None for each in joined):
@@ -334,10 +349,12 @@ class MovedKeyGroups:
     """Key groups that change subtask.
 
     Attributes:
-        ranges: the key groups, ascending.
-        bytes: of state in them; None where the format does not say it (changelog).
-        total: bytes of all keyed state of the operator; likewise.
-        estimated: the bytes of RocksDB tables were spread evenly over the key groups that they span.
+        ranges: ranges of these key groups, ascending.
+        bytes: bytes of state in these key groups; None if the format does not say which key groups its bytes belong to
+            (changelog).
+        total: bytes of all keyed state of the operator; None as for `bytes`.
+        estimated: the bytes are an estimate: those of each RocksDB table were spread evenly over the key groups that it
+            spans.
     """
 
     ranges: tuple[KeyGroupRange, ...]
@@ -361,11 +378,13 @@ class MovedKeyGroups:
 
 
 def find_moved_key_groups(operator: Operator, parallelism: int) -> MovedKeyGroups | None:
-    """Key groups that another subtask has afterwards; nothing is read. None without keyed state.
+    """Find the key groups that another subtask has after a change of parallelism; no record is read.
+
+    Return None if the operator has no keyed state.
 
     Args:
-        operator: the operator as it was.
-        parallelism: its new number of subtasks; the max parallelism stays.
+        operator: the operator before the change.
+        parallelism: the new number of subtasks; the max parallelism stays.
 
     Raises:
         StateError: keyed state cannot be opened.
@@ -400,10 +419,10 @@ _SectionHandle = KeyGroupsStateHandle | KeyGroupsSavepointStateHandle
 
 @dataclass(frozen=True)
 class NeedsRecords:
-    """An operator whose state cannot be reused as bytes; its records must be moved.
+    """Result for keyed state that cannot be reused as bytes, so that its records must be moved one by one.
 
     Attributes:
-        reason: why, for reports.
+        reason: why the bytes cannot be reused, for reports.
     """
 
     reason: str
@@ -411,14 +430,14 @@ class NeedsRecords:
 
 @dataclass(frozen=True)
 class SectionStream:
-    """An old stream with a section per key group.
+    """An old stream of keyed state with a section per key group.
 
     Attributes:
-        handle: names it.
-        stream: its bytes.
-        header_end: bytes of the header; 0 of raw keyed state, which has none.
-        sections: by key group; key groups without one are missing.
-        beginning: first bytes of the stream, as far as they have been read.
+        handle: the old handle over the stream.
+        stream: reads the bytes.
+        header_end: size of the header in bytes; 0 for raw keyed state, which has no header.
+        sections: sections by key group, without the key groups that have none.
+        beginning: the first bytes of the header, as far as they have been read.
     """
 
     handle: _SectionHandle
@@ -443,27 +462,30 @@ def assemble_keyed(
     raw: bool = False,
     narrow: bool = True,
 ) -> list[KeyedStateHandle | None] | NeedsRecords:
-    """Keyed state of one operator for new subtasks.
+    """Make the handles of the new subtasks of one operator for its managed or its raw keyed state.
 
-    A range inside one old file becomes a handle over that file with fewer key groups (`KeyGroupsStateHandle
-    .getIntersection`); its stream ends, by the size that the handle states, where its last section does. A range over
-    several files becomes a new file: one copy of the header and the sections. A range inside one RocksDB database
-    becomes the old handle, which Flink clips (`RocksDBIncrementalRestoreOperation`), as `KeyedFiles` does.
-    Key groups of an old subtask without a handle belong to the range of the new subtask nevertheless, as in what Flink
-    writes: a handle that lacks some between others says that they were lost (`check_held_key_groups`).
+    If the key groups of a new subtask are in one old file, its handle names this file with fewer key groups
+    (`KeyGroupsStateHandle.getIntersection`), and with a size that ends after their last section. If they are in several
+    old files, the handle names a new file: one copy of the header, then the sections. If they are in one RocksDB
+    database, the handle names the whole database: Flink clips it on restore (`RocksDBIncrementalRestoreOperation`), and
+    `KeyedFiles` when it is read.
+
+    The handle covers all key groups of the new subtask, also those of old subtasks without a handle, as in snapshots
+    that Flink writes: `check_held_key_groups` would report a gap as lost state.
 
     Args:
         handles: (key groups of the subtask, its handle) of the old subtasks that have state, ascending by subtask. A
             handle may name more key groups than its subtask has.
         parallelism: number of new subtasks.
         max_parallelism: number of key groups.
-        reader: of the old snapshot.
-        assembler: takes the new files.
+        reader: reads handles of the old snapshot.
+        assembler: collects the tasks that write the new files.
         raw: the state is raw keyed state.
-        narrow: reuse files of which a new subtask needs a range; otherwise that part is copied into a new file.
+        narrow: reuse an old file also if a new subtask needs only some of its key groups; otherwise their sections are
+            copied into a new file.
 
     Returns:
-        The handle of each new subtask, None where it has no state; or why that is not possible.
+        The handle of each new subtask, None for a subtask without state; or the reason why records must be moved.
 
     Raises:
         StateError: a header cannot be read, or offsets are damaged.
@@ -535,8 +557,8 @@ def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> Section
     except UnknownSerializerError:
         end = -1
     if end < 0:
-        # All that stands in front of the sections is copied then; no more than the header, unless a rescaling before
-        # has left it out.
+        # The end of the header is not known: copy all bytes before the first section. They are the header, unless a
+        # former rescaling has left out the first sections of the file; then sections that nobody needs are copied, too.
         end = first
     return SectionStream(handle, stream, end, {each.key_group: each for each in sections}, beginning[:end])
 
@@ -577,14 +599,17 @@ def _assemble(
 
 
 def _find_header(file: SectionStream) -> StreamRange:
-    """The header of an old file beside sections that are copied: bytes that planning has read are not read again."""
+    """Range with the header of an old file, to be copied into a new file.
+
+    If planning has already read the header, the range holds these bytes, so that the file is not read again.
+    """
     if len(file.beginning) < file.header_end:
         return StreamRange(file.stream, 0, file.header_end)
     return StreamRange(StateStream(file.stream.name, file.header_end, data=file.header), 0, file.header_end)
 
 
 def _share(files: Sequence[SectionStream], sections: Sequence[Section]) -> StreamStateHandle | None:
-    """Return a handle over the file that holds some sections, cut after the last one.
+    """Return a handle over the old file that holds these sections, with a size that ends after the last of them.
 
     Return None if the sections are not adjacent in one file.
     """
@@ -597,7 +622,7 @@ def _share(files: Sequence[SectionStream], sections: Sequence[Section]) -> Strea
 
 
 def _shorten(handle: StreamStateHandle, size: int) -> StreamStateHandle | None:
-    """A handle over the first bytes of a file; None for state that lies in no file."""
+    """Return a handle over the first `size` bytes of the file of a handle; None if the state is not in a file."""
     match handle:
         case ByteStreamStateHandle() | EmptySegmentFileStateHandle():
             return None
@@ -619,14 +644,16 @@ def _make_handle(
 def hand_on_keyed(
     operator: Operator, parallelism: int, assembler: Assembler, *, narrow: bool
 ) -> list[tuple[KeyedStateHandle | None, KeyedStateHandle | None]] | NeedsRecords:
-    """Managed and raw keyed state of each new subtask, or why records must be moved; nothing is written.
+    """Make the handles of the managed and the raw keyed state of each new subtask; nothing is written.
+
+    Return the reason instead if records must be moved.
 
     Args:
-        operator: the operator.
+        operator: the operator before the change.
         parallelism: the new number of subtasks, at most the max parallelism.
-        assembler: takes the new files.
-        narrow: reuse files of which a new subtask needs a range, which is best where files are linked or referenced;
-            otherwise that part is copied into a file of its own, so that no copy holds more than is needed.
+        assembler: collects the tasks that write the new files.
+        narrow: as for `assemble_keyed`. Set it if old files are linked or referenced; if they are copied, unset it, so
+            that no copy holds more than its subtask needs.
 
     Raises:
         StateError: a header cannot be read.
@@ -636,7 +663,8 @@ def hand_on_keyed(
     try:
         _require_reach(operator)
     except OutOfReachError as error:
-        # Such as one of options, which no reader of records needs: a copy of the database would not be complete.
+        # Moving the records may still work: their readers do not need every file, for instance not the `OPTIONS` file.
+        # A copy of the database without the missing file would be incomplete.
         return NeedsRecords(f"a file of the database cannot be copied: {error.what}")
     if parallelism == metadata.parallelism and follows_formula(metadata):
         same = {each.index: (each.managed_keyed_state, each.raw_keyed_state) for each in subtasks}
@@ -662,10 +690,10 @@ def hand_on_keyed(
 
 
 def _require_reach(operator: Operator) -> None:
-    """Make sure that every file of the databases of an operator may be copied; none is opened.
+    """Check that every file of an operator's RocksDB databases may be copied; no file is read.
 
     Raises:
-        OutOfReachError: a file is elsewhere, mostly because the snapshot was moved.
+        OutOfReachError: a file is outside the allowed directories, mostly because the snapshot was moved.
     """
     for subtask in operator.metadata.subtasks:
         handle = subtask.managed_keyed_state
@@ -685,13 +713,13 @@ _GROWTH = 8
 
 @dataclass(frozen=True)
 class ElementStream:
-    """An old stream of operator state, and all that handles name of it.
+    """An old stream of operator state, with the elements that handles name in it.
 
     Attributes:
-        stream: its bytes.
+        stream: reads the bytes.
         raw: it is raw operator state, which has no header.
-        states: every handle's states.
-        kept: streams of the snapshot that have been read.
+        states: the states, with element offsets, of all handles over this stream.
+        kept: cache of the streams of the snapshot that have been read.
     """
 
     stream: StateStream
@@ -701,15 +729,15 @@ class ElementStream:
 
     @cached_property
     def first(self) -> int:
-        """Offset of the first element; the size of the stream when there is none."""
+        """Offset of the first element; the size of the stream if it has no elements."""
         return min([self.stream.size, *(min(state.offsets) for state in self.states if state.offsets)])
 
     @cached_property
     def parsed(self) -> tuple[OperatorHeader, bytes]:
-        """The header and its bytes, with the stream id of compressed elements after it.
+        """The parsed header and its bytes. If elements are compressed, the bytes end with the stream id of Snappy.
 
         Raises:
-            StateError: it cannot be read.
+            StateError: the header cannot be read.
         """
         size = min(FIRST_ELEMENT_READ, self.first)
         while True:
@@ -720,14 +748,14 @@ class ElementStream:
                 end = reader.position + len(STREAM_ID) * header.compressed
                 return header, data[:end] if end <= len(data) else self._read(end)
             except FormatError:
-                # Cut off, unless that was all.
+                # The header may be longer than the bytes read so far. If all bytes were read, it is damaged.
                 if size == self.first:
                     raise
             size = min(size * _GROWTH, self.first)
 
     @cached_property
     def header(self) -> bytes:
-        """The bytes in front of the elements."""
+        """The bytes before the first element: header and stream id; none for raw operator state."""
         if self.raw:
             return b""
         try:
@@ -741,7 +769,7 @@ class ElementStream:
 
     @cached_property
     def ranks(self) -> Mapping[str, int]:
-        """Names of states in the order in which the file has their elements."""
+        """Rank of each state by name: the states are ranked in the order in which the file stores their elements."""
         names = dict.fromkeys(state.state_name for state in self.states)
         if not self.raw:
             try:
@@ -753,7 +781,10 @@ class ElementStream:
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.int64]:
-        """Sorted positions of elements with the rank of their state; of several at one offset the last has bytes."""
+        """Sorted keys (see `_keys`) of all elements: they sort by offset, then by the rank of the state.
+
+        If elements of several states have one offset, all but the last are empty.
+        """
         keys = [self._keys(state.state_name, state.offsets) for state in self.states]
         return np.unique(np.concatenate([np.zeros(0, np.int64), *keys]))
 
@@ -761,7 +792,10 @@ class ElementStream:
         return np.array(offsets, np.int64) * len(self.ranks) + self.ranks[name]
 
     def find_ends(self, share: Share) -> npt.NDArray[np.int64]:
-        """i64[n] where elements end: at the next position of any state, or with the stream."""
+        """End offsets of the elements of a share, i64[n].
+
+        An element ends at the next offset of an element of any state, or with the stream.
+        """
         bounds = np.append(self._starts // len(self.ranks), self.stream.size)
         starts = np.array(share.offsets, np.int64)
         ends = bounds[np.searchsorted(self._starts, self._keys(share.state_name, share.offsets)) + 1]
@@ -781,27 +815,29 @@ def assemble_operator(
     dropped: Set[str] = frozenset(),
     left_out: Set[tuple[int, str]] = frozenset(),
 ) -> list[OperatorStateHandle | None]:
-    """Operator state of one operator for new subtasks, distributed as `redistribute` says.
+    """Make the handles of the new subtasks of one operator for its managed or its raw operator state.
 
-    An old file is reused by the new subtask that has all of its list elements, and by those that have nothing but
-    copies of broadcast state from it. Other shares are copied into a new file after a header, so that every list
-    element of a file has a handle, and of one state in one file only one: Flink, when it redistributes state, puts the
-    handles of a subtask together by stream and state, and would lose all but the last
+    `redistribute` assigns the elements. An old file is reused by the new subtask that gets all of its list elements,
+    and by new subtasks that get only copies of broadcast state from it. For all other subtasks the elements are copied
+    into a new file, after a header. So every list element in a file is named by a handle, and all elements that a file
+    has of a state by the same handle. Flink requires this: when it redistributes state, it collects the handles of a
+    subtask by stream and state, and keeps only the last of several
     (`RoundRobinOperatorStateRepartitioner.repartitionSplitState`).
 
     Args:
         handles: (old subtask, its handle), ascending.
         parallelism: number of new subtasks.
-        old_parallelism: number of old ones.
-        reader: of the old snapshot.
-        assembler: takes the new files.
+        old_parallelism: number of old subtasks.
+        reader: reads handles of the old snapshot.
+        assembler: collects the tasks that write the new files.
         raw: the state is raw operator state.
-        narrow: reuse files also where copies of broadcast state in them are left out; otherwise the rest is copied.
-        dropped: names of states that go, also out of headers.
-        left_out: (old subtask, name) of states of which another file has all.
+        narrow: reuse an old file also if some copies of broadcast state in it are not needed; otherwise the elements
+            that are needed are copied into a new file.
+        dropped: names of states that are removed, from handles and from headers.
+        left_out: (old subtask, name of a state) to ignore, because the handle of another subtask has the state, too.
 
     Returns:
-        The handle of each new subtask, None where it has no state.
+        The handle of each new subtask, None for a subtask without state.
 
     Raises:
         UnsupportedError: old subtasks have states of one name with different serializers, or only some are compressed.
@@ -851,7 +887,7 @@ def assemble_operator(
             copied[tuple(shares)] = _assemble_elements(shares, files, assembler, dropped)
         found[index] = copied[tuple(shares)]
     if left and not any(found):
-        # There is no element at all, but there are states and their serializers.
+        # No subtask has elements. Keep one file nevertheless: its header describes the states with their serializers.
         index, handle = left[0]
         empty = [Share(index, state.state_name, state.mode, ()) for state in handle.states]
         if index not in changed:
@@ -868,7 +904,14 @@ def _keep(
     *,
     narrow: bool,
 ) -> OperatorStateHandle | None:
-    """A handle over the one old file of some shares; None when they are to be copied."""
+    """Return a handle over the old file that holds all these shares; None if they must be copied into a new file.
+
+    Args:
+        shares: the shares of one new subtask.
+        handles: old handles by subtask.
+        files: old streams by subtask.
+        narrow: as for `assemble_operator`.
+    """
     if not shares:
         return None
     first, file = handles[shares[0].subtask], files[shares[0].subtask]
@@ -885,7 +928,15 @@ def _keep(
 
 
 def _can_share(file: ElementStream, delegate: StreamStateHandle, whole: Set[StreamStateHandle]) -> bool:
-    """Return whether copies of broadcast state may stay in a file: its list elements, if any, have a handle."""
+    """Return whether a subtask may get broadcast state from an old file as it is.
+
+    That requires that a new handle names the list elements of the file, or that it has none.
+
+    Args:
+        file: the old file.
+        delegate: its stream handle.
+        whole: streams whose list elements all belong to one new subtask, which reuses the file.
+    """
     return delegate in whole or not _select_lists(_name_states(file.states))
 
 
@@ -901,12 +952,12 @@ _State = tuple[str, OperatorStateMode, tuple[int, ...]]
 
 
 def _name_states(states: Sequence[OperatorStateMetaInfo]) -> list[_State]:
-    """States with elements; of several handles over one file, each once."""
+    """List the states that have elements. A state that several handles over one file name alike is listed once."""
     return list(dict.fromkeys((state.state_name, state.mode, state.offsets) for state in states if state.offsets))
 
 
 def _list_states(shares: Sequence[Share]) -> list[_State]:
-    """List an entry per state: the offsets of its shares in order."""
+    """Join the shares of each state: one entry per state, with the offsets of all its shares in order."""
     joined: dict[tuple[str, OperatorStateMode], tuple[int, ...]] = {}
     for share in shares:
         joined[share.state_name, share.mode] = joined.get((share.state_name, share.mode), ()) + share.offsets
@@ -918,7 +969,8 @@ def _assemble_elements(
 ) -> OperatorStateHandle:
     used = list({id(files[share.subtask]): files[share.subtask] for share in shares}.values())
     header, ranks = _join_headers(used, dropped)
-    # In the order in which Flink writes states, so that of elements without bytes it is clear which they are.
+    # An element without bytes has the offset of the next element. Readers tell them apart by the order of states, so
+    # write the states in the order of the header, as Flink does.
     ordered = sorted(shares, key=lambda share: ranks[share.state_name])
     ranges = [StreamRange(StateStream("a header", len(header), data=header), 0, len(header))]
     placed = []
@@ -942,12 +994,17 @@ def _assemble_elements(
 
 
 def _join_headers(files: Sequence[ElementStream], dropped: Set[str]) -> tuple[bytes, Mapping[str, int]]:
-    """Header bytes that fit the elements of all files, without dropped states, and the order of states in them."""
+    """Join the headers of old files into one for a new file with elements of all of them.
+
+    Returns:
+        (bytes of the header, without dropped states; rank of each state by name, in the order of the header).
+    """
     if len({file.header for file in files}) == 1 and all(dropped.isdisjoint(file.ranks) for file in files):
         names = dict.fromkeys(name for file in files for name in file.ranks)
         return files[0].header, {name: rank for rank, name in enumerate(names)}
     for file in (file for file in files if not file.raw):
-        # A joined header is written again, so it must be possible to reproduce each old one byte by byte.
+        # The joined header is serialized again. That is safe only if each old header, serialized again, has the same
+        # bytes as in its file.
         with at(file=file.stream.name):
             if _write_header(file.parsed[0]) != file.header:
                 raise UnsupportedError(

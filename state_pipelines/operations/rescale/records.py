@@ -93,22 +93,23 @@ Digests = dict[str, RecordDigest]
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Part of an old file, sorted for new key groups; the first stage.
+    """Task of the first stage: read an old file, or a range of it, and sort its records by new key group into a spill.
 
     Attributes:
         operator: label of the operator, for errors.
-        source: the old file, or a part of it (`KeyedFile.split`).
+        source: the old file, or a range of it (`KeyedFile.split`).
         states: (old state id, new state id) of the states that stay.
-        max_parallelism: number of the new key groups.
-        target: the spill; `move_records` replaces the planned directory by that of the temporary files.
-        hasher: knows the hash codes; None: key groups stay, or the new number of them divides the old one.
-        key_filter: which keys stay; None: all.
-        key_groups: what is wanted of the source, under the old key groups; None: the range of its handle.
-        digests: digest what is read, for a proof that then need not read the old file.
-        merges: the spill becomes a single block, for there would be many in all.
+        max_parallelism: number of new key groups.
+        target: file of the spill; `move_records` replaces its planned directory by the directory of temporary files.
+        hasher: computes hash codes of keys. None if they are not needed: the new number of key groups equals or divides
+            the old one.
+        key_filter: selects the keys that stay; None keeps all.
+        key_groups: range of old key groups to read; None for all that the handle of the file names.
+        digests: compute digests of all records read, so that the proof need not read the old file.
+        merges: merge the blocks of the spill into one. Set if all spills together would have too many blocks.
         block: bytes of records that are sorted at once.
-        batch: bytes of records that are joined at once when blocks become one.
-        in_flight: as `Work` says.
+        batch: bytes of records that are read at once when blocks are merged.
+        in_flight: see `Work`.
     """
 
     operator: str
@@ -127,21 +128,21 @@ class Shuffle:
 
     @property
     def threads(self) -> int:
-        """Number of kernel threads; see `Work`."""
+        """Number of such tasks that can run in threads; see `Work`."""
         return count_threads(self.hasher, [self.source])
 
     def run(self) -> Spill:
-        """Sort it.
+        """Write the spill.
 
         Raises:
-            ProofError: by its hash a key belongs to another key group than the one in which it lies.
-            UsageError: without hashes keys cannot come to other key groups.
+            ProofError: the hash of a key gives another old key group than the one in which the key is stored.
+            UsageError: there is no hasher, but the new number of key groups does not divide the old one.
             StateError: the old file cannot be read.
         """
         if self.hasher is None and self.source.context.max_parallelism % self.max_parallelism:
             raise UsageError("without the hashes of the keys the new max parallelism must divide the old one")
         infos = self.source.header.states
-        # A stream may hold more than its handle names.
+        # The stream may hold more key groups than its handle names.
         wanted = self.source.key_groups
         if self.key_groups is not None:
             wanted = wanted.intersect(self.key_groups)
@@ -175,7 +176,11 @@ class Shuffle:
         return Spill(self.target, self.max_parallelism, spill.blocks, states, dropped, found)
 
     def _hash(self, state: int, records: KeyedRecords, hasher: KeyHasher) -> npt.NDArray[np.int32]:
-        """Hash codes that agree with the key groups in which the records lie."""
+        """Compute the hash codes of the keys, and check that they give the key groups in which the records are stored.
+
+        Raises:
+            ProofError: a hash code gives another key group.
+        """
         header = self.source.header
         with at(state=header.states[state].name, file=records.file):
             hashes = hash_keys(hasher, records, timers=is_timer(header.states[state]))
@@ -185,20 +190,20 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Gather:
-    """The file of one new subtask from spills; the second stage.
+    """Task of the second stage: write the file of one new subtask from the spills.
 
     Attributes:
         operator: label of the operator, for errors.
-        subtask: index of the subtask.
-        header: of the new file.
-        key_groups: range of the subtask.
-        sources: the spills of each snapshot that is merged, in their order.
-        context: of the operator as it will be.
+        subtask: index of the new subtask.
+        header: header of the new file.
+        key_groups: key groups of the new subtask.
+        sources: for each snapshot that is merged, in order, its spills.
+        context: record context of the new operator.
         target: the new file.
-        rule: what happens to keys that several snapshots have.
-        hasher: knows the hash codes, for the proof; None: key groups have stayed.
+        rule: which record stays if several snapshots have the same key.
+        hasher: computes hash codes of keys, to check the key groups of the written records; None does not check them.
         verify: read the new file again.
-        batch: bytes of records that are joined at once.
+        batch: bytes of records that are read at once.
     """
 
     operator: str
@@ -215,16 +220,17 @@ class Gather:
 
     @property
     def threads(self) -> int:
-        """Number of kernel threads; see `Work`. Python merges snapshots."""
+        """Number of such tasks that can run in threads; see `Work`. Snapshots are merged in Python: one at a time."""
         return count_threads(self.hasher) if len(self.sources) == 1 else 1
 
     def run(self) -> WrittenFile:
-        """Write the file and read it again; leftovers of a failed attempt are replaced.
+        """Write the file and read it again; a file that a failed attempt has left is replaced.
 
-        A key group is held whole only when snapshots are merged.
+        A key group larger than `batch` is held in memory as a whole only if snapshots are merged.
 
         Raises:
-            ProofError: what was written is not what was spilled, or a key lies where its hash does not put it.
+            ProofError: the records read back are not the spilled ones, or a key is in another key group than its hash
+                gives.
             IncompatibleError: several snapshots have the same key, and the rule is `ERROR`.
             StateError: a spill cannot be read.
         """
@@ -251,10 +257,10 @@ class InputFiles:
     """Input of a `Collect` from one snapshot.
 
     Attributes:
-        files: old files, each with the key groups of its own range.
-        states: (old state id, new state id) of the states that stay; by file.
-        key_filter: which keys stay; None: all.
-        directory: of the snapshot; None: its files are on this machine.
+        files: the old files; each is read only for the key groups of its subtask.
+        states: for each file: (old state id, new state id) of the states that stay.
+        key_filter: selects the keys that stay; None keeps all.
+        directory: directory of the snapshot; None if its files are local.
     """
 
     files: tuple[KeyedFile, ...]
@@ -265,21 +271,21 @@ class InputFiles:
 
 @dataclass(frozen=True)
 class Collect:
-    """The file of one new subtask from old files, where key groups stay.
+    """Task that writes the file of one new subtask from old files, if the max parallelism stays.
 
     Attributes:
         operator: label of the operator, for errors.
-        subtask: index of the subtask.
-        header: of the new file.
-        key_groups: range of the subtask.
-        inputs: the snapshots that are merged, in their order.
-        context: of the operator as it will be.
+        subtask: index of the new subtask.
+        header: header of the new file.
+        key_groups: key groups of the new subtask.
+        inputs: old files of each snapshot that is merged, in order.
+        context: record context of the new operator.
         target: the new file.
-        rule: what happens to keys that several snapshots have.
-        verify: read the old files once more, and the new file again.
-        batch: bytes of records that are joined at once.
-        size: bytes of the old files that the task reads, about.
-        in_flight: as `Work` says.
+        rule: which record stays if several snapshots have the same key.
+        verify: read the old files a second time and the new file back, and compare.
+        batch: bytes of records that are sorted and written at once.
+        size: approximate bytes of the old files that the task reads.
+        in_flight: see `Work`.
     """
 
     operator: str
@@ -297,16 +303,16 @@ class Collect:
 
     @property
     def threads(self) -> int:
-        """Number of kernel threads; see `Work`. Python merges snapshots."""
+        """Number of such tasks that can run in threads; see `Work`. Snapshots are merged in Python: one at a time."""
         return count_threads(None, self.inputs[0].files) if len(self.inputs) == 1 else 1
 
     def run(self) -> WrittenFile:
-        """Write the file and read it again; leftovers of a failed attempt are replaced.
+        """Write the file and read it again; a file that a failed attempt has left is replaced.
 
         Raises:
-            ProofError: what was written is not what was there.
+            ProofError: the records read back are not those of the old files.
             IncompatibleError: several snapshots have the same key, and the rule is `ERROR`.
-            UsageError: a snapshot has another max parallelism, or a state that the new header does not name so.
+            UsageError: a snapshot has another max parallelism, or `states` pairs states of different names.
             StateError: an old file cannot be read.
         """
         with at(operator=self.operator):
@@ -347,7 +353,16 @@ class Collect:
                         raise UsageError(f"state {new} of the new header is not {name}", where=Where(state=name))
 
     def _check(self, taken: Digests) -> None:
-        """Read the old files again by other code: the digests of the first reading lack the records that it missed."""
+        """Read the old files a second time, with other code, and compare the digests with those of the first reading.
+
+        The first reading cannot notice records that it has missed, since its own digests lack them, too.
+
+        Args:
+            taken: digests of the first reading, by state.
+
+        Raises:
+            ProofError: the digests differ.
+        """
         there: list[Digests] = []
         for given in self.inputs:
 
@@ -370,7 +385,7 @@ class Collect:
 
 
 class _Progress:
-    """State of a running `Collect`."""
+    """Buffers, writer and digests of a running `Collect`."""
 
     def __init__(self, task: Collect) -> None:
         self.task = task
@@ -383,11 +398,18 @@ class _Progress:
         self.duplicates: list[Digests] = []
 
     def open(self, output: IO[bytes]) -> None:
-        """Write the header."""
+        """Begin the new file with its header."""
         self.writer = CanonicalWriter(output, self.task.header, self.task.key_groups, self.task.context.prefix)
 
     def take(self, source: int, state: int, records: KeyedRecords, *, timers: bool) -> None:
-        """Keep what the filter leaves of the records of a new state."""
+        """Buffer the records whose keys the filter keeps; count the others as dropped.
+
+        Args:
+            source: index of the snapshot.
+            state: new state id.
+            records: records of the state.
+            timers: the records are timers.
+        """
         key_filter = self.task.inputs[source].key_filter
         if key_filter is not None:
             kept = key_filter.select(records, timers=timers)
@@ -397,9 +419,14 @@ class _Progress:
         self.buffers[source].add(state, records)
 
     def reach(self, key_group: int, *, full: bool = False) -> None:
-        """Write the buffered key groups before a key group, when they are large enough or the file ends."""
+        """Note that records of `key_group` come next, and write the buffered key groups before it if a buffer is full.
+
+        Args:
+            key_group: the next key group, or the one after the last at the end of the file.
+            full: write them in any case.
+        """
         full = full or any(buffer.is_full for buffer in self.buffers)
-        # Another source may have records of the key group that was reached last.
+        # Do not write the key group reached last: another snapshot may still have records of it.
         if key_group == self.reached or not full:
             self.reached = key_group
             return
@@ -420,7 +447,7 @@ def _read_groups(
 
 
 def _list_blocks(runs: Iterable[tuple[Index, Iterator[bytes]]]) -> Iterator[tuple[int, bytes, int]]:
-    """The runs of one key group as `frame_section` takes them."""
+    """Convert the runs of one key group to the arguments of `frame_section`, a block of bytes at a time."""
     for run, blocks in runs:
         state, last = int(run["state"][0]), int(run["last"][0])
         for block in blocks:
@@ -431,7 +458,17 @@ def _list_blocks(runs: Iterable[tuple[Index, Iterator[bytes]]]) -> Iterator[tupl
 def _write_blocks(
     writer: CanonicalWriter, blocks: Sequence[tuple[int, Block]], rule: MergeRule, context: RecordContext
 ) -> Digests:
-    """Write sections of some key groups; return the duplicates that were left out, by state."""
+    """Write the sections of the key groups of some blocks, after merging records that several snapshots have.
+
+    Args:
+        writer: of the new file.
+        blocks: (index of the snapshot, its sorted records).
+        rule: which record stays if several snapshots have the same key.
+        context: record context of the new operator.
+
+    Returns:
+        Digests of the duplicates that were left out, by state.
+    """
     runs, duplicates = merge_duplicates(gather_runs(blocks), rule, writer.header, context)
     writer.write_sections(*join_runs(runs))
     return duplicates
@@ -440,10 +477,17 @@ def _write_blocks(
 def _finish(
     task: Gather | Collect, writer: CanonicalWriter, expected: Digests, dropped: Digests, duplicates: Digests
 ) -> WrittenFile:
-    """Read the written file again, and describe it.
+    """Describe the written file; if the task verifies, read the file again first.
+
+    Args:
+        task: the task that wrote the file.
+        writer: the writer, after the last section.
+        expected: digests by state of the records given to the task, still with the duplicates.
+        dropped: digests of the records that a key filter has left out.
+        duplicates: digests of the records that merging has left out.
 
     Raises:
-        ProofError: it is not what is expected, without the duplicates.
+        ProofError: the digests of the file are not the expected ones without the duplicates.
     """
     states = {name: digest - duplicates.get(name, RecordDigest()) for name, digest in expected.items()}
     counts = tuple((number, states[info.name].records) for number, info in enumerate(task.header.states))
@@ -486,17 +530,17 @@ KeyedHandles = tuple["KeyedStateHandle | None", "KeyedStateHandle | None"]
 
 
 class Way(Enum):
-    """The way that state of an operator gets into the new snapshot; the values are the words of reports."""
+    """The way in which state of an operator gets into the new snapshot; reports show the values."""
 
     NONE = "none"
-    """There is no state."""
+    """The operator has no such state."""
     FINISHED = "finished, no state"
-    """The operator had finished."""
+    """All subtasks of the operator had finished."""
     COPIED = "as it is"
     RANGES = "ranges of bytes"
-    """Subtasks take ranges of the old files."""
+    """New subtasks reuse ranges of the old files, or get copies of them."""
     RECORDS = "records"
-    """Records are read and written."""
+    """Records are read from the old files and written to new ones."""
 
 
 @dataclass(frozen=True)
@@ -504,15 +548,15 @@ class OperatorChange:
     """Change of an operator, for reports.
 
     Attributes:
-        former: its label before.
-        label: its label afterwards.
-        parallelism: before and after.
-        max_parallelism: before and after.
-        keyed: how its keyed state gets there.
-        operator_state: how its operator state gets there.
-        reason: why the records of its keyed state are written again; empty where they are not.
-        hashes: of user classes in the keys, which hash code was found and what proves it.
-        moved: key groups that change subtask; None without keyed state, and where all records move to other key groups.
+        former: label of the old operator.
+        label: label of the new operator.
+        parallelism: (old, new).
+        max_parallelism: (old, new).
+        keyed: the way of its keyed state into the new snapshot.
+        operator_state: the way of its operator state into the new snapshot.
+        reason: why keyed state must be moved record by record; empty if it is not.
+        hashes: texts that say which `hashCode` was found for user classes in the keys, and what proves it.
+        moved: key groups that change subtask; None without keyed state, or if the max parallelism changes.
     """
 
     former: str
@@ -527,20 +571,22 @@ class OperatorChange:
 
     @property
     def keyed_text(self) -> str:
-        """The way of keyed state, and why."""
+        """The way of keyed state and, if there is one, its reason, for reports."""
         return f"{self.keyed.value} ({self.reason})" if self.reason else self.keyed.value
 
 
 @dataclass(frozen=True)
 class RecordsPlan:
-    """Plan of the move of the records of one operator.
+    """Tasks that move the keyed records of one operator: `collects`, or `shuffles` and then `Gather` tasks.
+
+    Both are empty if there are no keys.
 
     Attributes:
-        shuffles: by source, the tasks of the first stage; empty where key groups stay.
-        header: of the new files.
-        context: of the new key groups.
-        collects: the tasks where key groups stay.
-        hasher: where they do not.
+        header: header of the new files.
+        context: record context of the new operator.
+        shuffles: for each snapshot, its tasks of the first stage; empty if the max parallelism stays.
+        collects: the tasks if the max parallelism stays.
+        hasher: see `Shuffle`.
     """
 
     header: KeyedHeader
@@ -552,16 +598,16 @@ class RecordsPlan:
 
 @dataclass(frozen=True)
 class OperatorTasks:
-    """Tasks for one operator.
+    """Plan of one operator: its new metadata, and the tasks that write its new files.
 
     Attributes:
-        edited: the operator before.
-        change: for people.
-        state: its new metadata, in which keyed state that moves by records is still missing.
-        assemblies: new files made of ranges of bytes.
-        records: how records move; None when they do not.
-        dropped: names of states that go.
-        notes: what users should know.
+        edited: the operator before the change, with its request.
+        change: description of the change, for reports.
+        state: new metadata of the operator. If records are moved, handles of keyed state are still missing.
+        assemblies: tasks that copy ranges of old files into new files.
+        records: tasks that move keyed records; None if keyed state is reused as bytes.
+        dropped: names of states that are removed.
+        notes: remarks for the user.
     """
 
     edited: EditedOperator
@@ -575,7 +621,14 @@ class OperatorTasks:
     def gather(
         self, target: Location, spills: Sequence[Sequence[Spill]], request: RescaleRequest, *, verify: bool
     ) -> list[Gather]:
-        """The tasks of the second stage, from the spills of each source."""
+        """Make the tasks of the second stage, one for each new subtask.
+
+        Args:
+            target: directory of the new snapshot.
+            spills: for each snapshot, the spills of its `Shuffle` tasks.
+            request: the whole request.
+            verify: read every new file again.
+        """
         assert self.records is not None
         batch = choose_batch(sum(len(spill.blocks) for source in spills for spill in source))
         return [
@@ -601,13 +654,13 @@ class RescalePlan:
     """Plan of a rescaling.
 
     Attributes:
-        edited: the old state under the new operators.
-        request: what was asked for.
+        edited: the old snapshot with the operators of the new one.
+        request: the request of the user.
         target: directory of the new snapshot.
-        operators: one per operator of the new snapshot.
-        files: what happens to files that stay as they are.
-        verify: all copied state is read again and compared.
-        notes: what users should know.
+        operators: plans of the operators, one for each operator of the new snapshot.
+        files: copy, link or reference files that stay as they are.
+        verify: read all copied state again and compare.
+        notes: remarks for the user.
     """
 
     edited: EditedSnapshot
@@ -620,12 +673,12 @@ class RescalePlan:
 
     @property
     def changes(self) -> tuple[OperatorChange, ...]:
-        """Change of each operator of the new snapshot."""
+        """Changes of the operators, one for each operator of the new snapshot."""
         return tuple(plan.change for plan in self.operators)
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Labels of the operators that go."""
+        """Labels of the old operators that the new snapshot does not have."""
         return self.edited.dropped
 
     @property
@@ -657,33 +710,33 @@ def _change_to_json(change: OperatorChange) -> dict[str, object]:
 
 
 SPLIT_SIZE = 128 << 20
-"""Bytes of an old file that one task sorts for new key groups, unless that would be too many tasks."""
+"""Bytes of an old file that one `Shuffle` reads, unless that gave more than `MOST_TASKS` tasks."""
 
 MOST_TASKS = 4096
-"""Tasks that sort the records of an operator, at most, about; then they are larger.
+"""Approximate maximum of `Shuffle` tasks of an operator; with more state, each task reads more than `SPLIT_SIZE`.
 
-Every new subtask reads from the spill of each.
+Every new subtask reads from the spill of every task.
 """
 
 MOST_BLOCKS = 4096
-"""Blocks of sorted records, about, from which on each spill of an operator becomes a single one.
+"""If the spills of an operator would have more blocks than this, about, the blocks of each spill are merged into one.
 
-That takes a second pass over the records; below, it costs more than the reads that it saves.
+Merging is a second pass over the records. With fewer blocks it costs more than the reads that it saves.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordMove:
-    """Records of one operator on their way.
+    """Planner of the tasks that move the keyed records of one operator.
 
     Attributes:
-        sources: the operator in every snapshot that its state comes from, the first one first.
-        own: what is asked of it.
+        sources: the operator in the main snapshot, then in the merged snapshots that have it.
+        own: the request for this operator.
         request: the whole request.
         target: directory of the new snapshot.
-        parallelism: of the new operator.
-        max_parallelism: of the new operator.
-        verify: new files are read again.
+        parallelism: parallelism of the new operator.
+        max_parallelism: max parallelism of the new operator.
+        verify: read new files again.
     """
 
     sources: tuple[Operator, ...]
@@ -695,10 +748,13 @@ class RecordMove:
     verify: bool
 
     def plan(self, reason: str) -> tuple[RecordsPlan, tuple[str, ...]]:
-        """The tasks, and which hash codes of user classes were found.
+        """Plan the tasks.
 
         Args:
             reason: why records must move, for errors.
+
+        Returns:
+            (the tasks; for user classes in the keys, texts that say which `hashCode` was found and what proves it).
 
         Raises:
             UnsupportedError: raw keyed state would have to move, or the hash of a class in the keys is not known.
@@ -790,7 +846,14 @@ class RecordMove:
     def _shuffle(
         self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None, size: int
     ) -> Iterator[Shuffle]:
-        """The tasks of one source; `size` is bytes of the files of all sources."""
+        """Make the tasks of the first stage for one snapshot.
+
+        Args:
+            operator: the operator in this snapshot.
+            files: its files of keyed state, each with the pairs of state ids (`Shuffle.states`).
+            hasher: see `Shuffle`.
+            size: bytes of keyed state of the operator in all snapshots.
+        """
         split_size, merges = max(SPLIT_SIZE, size // MOST_TASKS), size // BLOCK > MOST_BLOCKS
         in_flight = count_scans(operator) if hasher is None or hasher.has_kernel else 1
         for file, pairs in files:
@@ -815,12 +878,12 @@ def has_keyed_state(operator: Operator) -> bool:
 
 @dataclass
 class MovedRecords:
-    """Records of an operator that were written.
+    """Result of moving the keyed records of one operator.
 
     Attributes:
         files: the tasks, each with the file that it wrote.
-        dropped: what was left out, by state.
-        found: all that was read to be sorted, by state; empty unless `digests` is set.
+        dropped: digests by state of the records that were left out, by a key filter or as duplicates; to be added up.
+        found: digests by state of all records that `Shuffle` tasks read; empty if no digests were requested.
     """
 
     files: list[tuple[Gather | Collect, WrittenFile]]
@@ -831,14 +894,17 @@ class MovedRecords:
 def move_records(
     plan: RescalePlan, target: Location, scratch: Location, run: Runner, *, digests: bool = False
 ) -> list[MovedRecords]:
-    """Sort the records into their new key groups and write them; returns the files of each operator of the plan.
+    """Move the keyed records of all operators whose plan says so: run their tasks, stage by stage.
 
     Args:
-        plan: the plan.
+        plan: the plan of the rescaling.
         target: directory of the new files.
-        scratch: directory of the spills, which every task reaches.
+        scratch: directory of the spills; all tasks must reach it.
         run: runs the tasks.
-        digests: digest what is sorted, for the proof.
+        digests: compute digests of all records that are sorted, for the proof.
+
+    Returns:
+        One result for each operator of the plan; empty if its records do not move.
     """
     shuffles = [
         (number, source, replace(task, target=join(scratch, task.target.name), digests=digests))
@@ -876,7 +942,15 @@ def move_records(
 
 
 def check_chosen_keys(plan: RescalePlan, moved: Sequence[MovedRecords]) -> None:
-    """Refuse a choice of keys if the state has none of them."""
+    """Check that the state has some of the keys that the request keeps or drops.
+
+    Args:
+        plan: the plan of the rescaling.
+        moved: results of `move_records`.
+
+    Raises:
+        NotFoundError: an operator has none of the chosen keys.
+    """
     for each, own in zip(plan.operators, moved, strict=True):
         choice = each.edited.request.keys
         if choice is None:

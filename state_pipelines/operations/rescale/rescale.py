@@ -107,21 +107,24 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator
 
 _LISTED = 8
-"""Ranges of key groups that a text lists."""
+"""Maximum number of ranges of key groups in a text."""
 
 
 def tell_label(change: OperatorChange) -> str:
-    """The label of an operator, such as `orders`, or `orders → orders-v2` where it has a new one."""
+    """Text with the label of an operator, such as `orders`, or `orders → orders-v2` if it gets a new one."""
     return change.label if change.label == change.former else f"{change.former} → {change.label}"
 
 
 def tell_number(before: int, after: int) -> str:
-    """A number, such as `2`, or `2 → 3` where it changes."""
+    """Text with a number, such as `2`, or `2 → 3` if it changes."""
     return str(before) if before == after else f"{before} → {after}"
 
 
 def tell_moved(moved: MovedKeyGroups, max_parallelism: int, format_bytes: Callable[[int], str]) -> str:
-    """Key groups and bytes that change subtask, such as `42 of 128 key groups change subtask: 43-84`."""
+    """Text with the key groups, and if known the bytes, that change subtask.
+
+    For example `42 of 128 key groups change subtask: 43-84`.
+    """
     if not moved.ranges:
         return "no key group changes subtask"
     names = [f"{each.start}" if len(each) == 1 else f"{each.start}-{each.end}" for each in moved.ranges[:_LISTED]]
@@ -134,17 +137,20 @@ def tell_moved(moved: MovedKeyGroups, max_parallelism: int, format_bytes: Callab
 
 
 READER_STATE = "SourceReaderState"
-"""Name of the list state of the splits of each reader (`SourceOperator`)."""
+"""Name of the list state in which `SourceOperator` stores the splits of its reader."""
 
 _WITHOUT_SPLITS = ("hybrid",)
 """Connectors whose enumerator holds splits that are not decoded."""
 
 _ASSIGNED = ("assigned", "tombstoned")
-"""Statuses of splits of an enumerator that are not left to assign: a reader has them, or they were removed."""
+"""Statuses of splits in enumerator state that no longer wait for a reader: they were assigned or removed."""
 
 
 def count_splits(operator: Operator) -> int | None:
-    """Count the splits that a source knows; None for other operators, and where the number is not known."""
+    """Count the splits that a source still has to read, in its readers and its enumerator.
+
+    Return None for operators that are not sources, and if the number is not known.
+    """
     found = list(_find_states(operator))
     if not found or any(state.connector in _WITHOUT_SPLITS for state in found):
         return None
@@ -153,11 +159,11 @@ def count_splits(operator: Operator) -> int | None:
 
 
 def _find_states(operator: Operator) -> Iterator[ConnectorState]:
-    """Decoded state of the readers, then of the enumerator; nothing for operators that are no sources."""
+    """Yield the decoded state of a source's readers, then of its enumerator; nothing for other operators."""
     try:
         states = [each.detected.state for each in operator.operator_states if isinstance(each, OperatorListState)]
     except StateError:
-        # The number of splits is not known without the elements.
+        # Operator state cannot be read, so the number of splits is not known.
         return
     readers = [state for state in states if state is not None and state.kind is ConnectorStateKind.SPLIT]
     yield from readers
@@ -171,9 +177,10 @@ def _find_states(operator: Operator) -> Iterator[ConnectorState]:
 
 
 def count_reader_splits(operator: Operator) -> int | None:
-    """Count the splits that the readers of a source have, whatever connector it is; None for other operators.
+    """Count the splits that the readers of a source have, also for an unknown connector; None for other operators.
 
-    Each element of the state is a split (`SourceOperator.SPLITS_STATE_DESC`); an enumerator may have more.
+    Each element of the readers' list state is a split (`SourceOperator.SPLITS_STATE_DESC`). Splits that only the
+    enumerator has are not counted.
     """
     if operator.metadata.coordinator_state is None:
         return None
@@ -185,10 +192,10 @@ def count_reader_splits(operator: Operator) -> int | None:
 
 
 def _is_left(row: Mapping[str, Any]) -> bool:
-    """Return whether a row counts as a split that is still to be read.
+    """Return whether a row of reader or enumerator state is a split that still has to be read.
 
-    Splits that the enumerator has assigned or removed do not count: an assigned one has a row in the state of its
-    reader.
+    Splits that the enumerator has assigned or removed do not count: an assigned split has a second row, in the state of
+    its reader.
     """
     return not (row.get("status") in _ASSIGNED or row.get("processed") or row.get("finished"))
 
@@ -196,17 +203,17 @@ def _is_left(row: Mapping[str, Any]) -> bool:
 def plan_operator(
     edited: EditedOperator, request: RescaleRequest, target: Location, *, files: FileMode, verify: bool
 ) -> OperatorTasks:
-    """Decide how one operator gets its new form.
+    """Plan how the state of one operator gets into the new snapshot, and refuse what is impossible.
 
     Args:
-        edited: the operator, and the same one in merged snapshots.
+        edited: the operator, and the same operator in merged snapshots.
         request: the whole request.
         target: directory of the new snapshot.
-        files: what happens to files that stay as they are.
-        verify: new files are read again.
+        files: copy, link or reference files that stay as they are.
+        verify: read new files again.
 
     Raises:
-        UsageError: the numbers do not go together.
+        UsageError: parallelism and max parallelism contradict each other, or there is no keyed state to choose keys of.
         FormatError: a subtask is listed twice, or does not exist.
         UnsupportedError: the hash of a class in the keys is not known, raw state that only its operator knows would
             have to change, or data are in flight.
@@ -241,7 +248,7 @@ class _Planner:
         if wanted is None or wanted == old:
             return old
         if self.metadata.max_parallelism == 1:
-            # `forceNonParallel`: a job never gives such an operator another number.
+            # An operator on which the job called `forceNonParallel` never gets another parallelism.
             self.notes.append(f"operator {self.operator.label} is not parallel and keeps its {name.replace('_', ' ')}")
             return old
         return wanted
@@ -263,7 +270,7 @@ class _Planner:
         return (self.operator, *self.edited.merged)
 
     def plan(self) -> OperatorTasks:
-        """Choose the way."""
+        """Check the request, choose the way of keyed and operator state, and make the tasks."""
         compute_key_group_range(0, self.parallelism, self.max_parallelism)
         self._check_states()
         self._check_splits()
@@ -289,7 +296,10 @@ class _Planner:
         return self._assemble(assembler, keyed, records, reason, hashes)
 
     def _refuse_finished(self) -> None:
-        """Refuse an operator that had finished in some of the snapshots: nothing says whether the new one has."""
+        """Refuse an operator that had finished in some of the merged snapshots only.
+
+        Nothing says whether the merged operator would have finished.
+        """
         finished = [each.snapshot.path for each in self._sources if each.metadata.fully_finished]
         if 0 < len(finished) < len(self._sources):
             raise UnsupportedError(
@@ -298,7 +308,10 @@ class _Planner:
             )
 
     def _hand_on(self, assembler: Assembler) -> list[KeyedHandles] | NeedsRecords:
-        """Assign keyed state to the new subtasks; only one of the merged snapshots has any."""
+        """Make the keyed-state handles of the new subtasks, or return why records must be moved.
+
+        At most one of the merged snapshots may have keyed state of the operator (see `_why_records`).
+        """
         keyed = [operator for operator in self._sources if has_keyed_state(operator)]
         if not keyed:
             return [(None, None)] * self.parallelism
@@ -367,7 +380,15 @@ class _Planner:
         reason: str,
         hashes: tuple[str, ...],
     ) -> OperatorTasks:
-        """The operator with its keyed state, as far as it is reused, and the operator state of all sources."""
+        """Make the plan: assign the operator state of all merged snapshots, and join it with the keyed state.
+
+        Args:
+            assembler: collects the tasks that write files of ranges.
+            keyed: for each new subtask its keyed-state handles; None where records are moved.
+            records: tasks that move the records of keyed state.
+            reason: why they are moved; empty if they are not.
+            hashes: see `OperatorChange`.
+        """
         self._check_operator_states()
         self._check_broadcasts()
         self._note_equal_elements()
@@ -408,9 +429,10 @@ class _Planner:
         )
 
     def _hand_out(self, assembler: Assembler, *, raw: bool) -> list[OperatorStateHandle | None]:
-        """Operator state of all sources for the new subtasks; sources follow each other as if they were subtasks.
+        """Make the operator-state handles of the new subtasks from the state of all merged snapshots.
 
-        Broadcast state is that of the first source that has it: it is the same in all (`_check_broadcasts`).
+        The old subtasks are numbered through: those of the second snapshot follow those of the first. A broadcast state
+        is taken from the first snapshot that has it: it is the same in all of them (`_check_broadcasts`).
         """
         handles: list[tuple[int, OperatorStateHandle]] = []
         left_out: set[tuple[int, str]] = set()
@@ -444,7 +466,7 @@ class _Planner:
         )
 
     def _check_operator_states(self) -> None:
-        """Refuse operator state that the merged snapshots store in different forms."""
+        """Refuse operator state that the merged snapshots store with different serializers or modes."""
         if not self.edited.merged:
             return
         opened = [
@@ -452,12 +474,12 @@ class _Planner:
             for operator in self._sources
             for subtask in operator.metadata.subtasks
         ]
-        # The handle of a subtask without state may name an empty file.
+        # A subtask without state may have a handle over an empty file, without a header.
         found = [each for each in opened if each is not None and each.header_end]
         check_operator_headers([each.header for each in found], self.dropped, [each.name for each in found])
 
     def _check_broadcasts(self) -> None:
-        """Refuse broadcast state that is not the same in all merged snapshots: a subtask can hold one copy only."""
+        """Refuse broadcast state that differs between merged snapshots: the new snapshot can hold only one of them."""
         if not self.edited.merged:
             return
         found: dict[str, set[RecordDigest]] = {}
@@ -474,7 +496,7 @@ class _Planner:
                 )
 
     def _note_equal_elements(self) -> None:
-        """Note list and union state that several merged snapshots have alike, as copies of one snapshot do."""
+        """Warn of list and union states with the same elements in several merged snapshots: they may be copies."""
         if not self.edited.merged:
             return
         alike: dict[str, set[RecordDigest]] = {}
@@ -511,7 +533,7 @@ class _Planner:
         return find_moved_key_groups(self.operator, state.parallelism)
 
     def _check_splits(self) -> None:
-        """Refuse, or note, more subtasks of a source than it has splits."""
+        """Refuse a parallelism of a source above its number of splits; only warn if not requested for this operator."""
         if self.parallelism <= self.metadata.parallelism or self.request.allow_idle_sources:
             return
         known = sum(count_splits(each) or 0 for each in self._sources)
@@ -530,7 +552,7 @@ class _Planner:
         self.notes.append(f"operator {self.operator.label}: {what}; a watermark without idleness waits for these")
 
     def _note_reader_splits(self) -> None:
-        """Note more subtasks of a source of no known connector than its readers have splits."""
+        """Warn if a source of an unknown connector gets more subtasks than its readers have splits."""
         read = sum(count_reader_splits(each) or 0 for each in self._sources)
         if read and self.parallelism > read:
             plural = "" if read == 1 else "s"
@@ -577,14 +599,14 @@ class RescaleResult:
     """Result of a rescaling.
 
     Attributes:
-        path: the new snapshot.
-        plan: what was planned.
-        files_written: new files.
-        files_taken: old files that were copied, linked or referenced.
-        bytes: written or copied.
-        notes: what users should know.
-        states: both sides of every state; empty when no proof was asked for.
-        proof: its checks; None when it was not asked for.
+        path: path of the new snapshot.
+        plan: the plan.
+        files_written: number of new files with moved records or copied ranges.
+        files_taken: number of old files that were copied, linked or referenced.
+        bytes: bytes written or copied.
+        notes: remarks for the user.
+        states: comparison of every state in the old and the new snapshot; empty if no proof was requested.
+        proof: checks of the proof; None if no proof was requested.
         seconds: wall time.
     """
 
@@ -631,22 +653,22 @@ def plan_rescale(
     files: FileMode = FileMode.COPY,
     verify: bool = False,
 ) -> RescalePlan:
-    """Decide everything, and refuse what is impossible; nothing is written.
+    """Plan a rescaling, and refuse what is impossible; nothing is written.
 
     Args:
         snapshot: the old snapshot.
-        target: directory of the new one.
-        request: what it is to be.
-        open_other: opens the snapshots that the request takes from or merges.
-        files: what happens to files that stay as they are.
-        verify: every new file is read again and compared; the proof of `run_rescale` does more.
+        target: directory of the new snapshot.
+        request: the changes.
+        open_other: opens other snapshots, from which the request takes operators or which it merges.
+        files: copy, link or reference files that stay as they are.
+        verify: read every new file again and compare; not needed with the proof of `run_rescale`, which checks more.
 
     Raises:
-        UsageError: nothing is asked for, the numbers do not go together, or the target is inside of a snapshot.
-        NotFoundError: an operator, a state or a snapshot is not there.
+        UsageError: the request is empty, its numbers contradict each other, or the target is inside of a snapshot.
+        NotFoundError: an operator, a state or a snapshot does not exist.
         TargetExistsError: there is something at the target.
-        UnsupportedError: the hash of a class in the keys is not known, union state is too large to come to every
-            subtask, data are in flight, or state has a form that cannot be moved.
+        UnsupportedError: the hash of a class in the keys is not known, union state would be too large for every
+            subtask to get all of it, data are in flight, or state has a format that cannot be moved.
         StateError: state cannot be read.
     """
     if request.is_empty:
@@ -668,14 +690,17 @@ def plan_rescale(
         notes.append(noted)
     plan = RescalePlan(edited, request, target, plans, files, verify, tuple(notes))
     if files is FileMode.LINK:
-        # What cannot be linked is refused before anything is written.
+        # This plan of the links is not used: it refuses files that cannot be linked before anything is written.
         metadata = _make_metadata(plan, [MovedRecords([], []) for _ in plans])
         plan_copies(edited.snapshot, metadata, target, files=files)
     return plan
 
 
 def _note_conflicts(plans: Sequence[OperatorTasks]) -> list[str]:
-    """Note a limit that Flink does not report, for operators that may be chained: those of one parallelism."""
+    """Warn of operators with the same parallelism and different max parallelism: if chained, they lose state.
+
+    Flink does not report that.
+    """
     found: dict[int, dict[int, list[str]]] = {}
     for change in (plan.change for plan in plans if plan.change.keyed is not Way.NONE):
         found.setdefault(change.parallelism[1], {}).setdefault(change.max_parallelism[1], []).append(change.label)
@@ -712,12 +737,12 @@ def run_rescale(
     scratch: str | None = None,
     is_shared: bool = False,
 ) -> RescaleResult:
-    """Do what is planned.
+    """Execute a plan: write, prove and publish the new snapshot.
 
     Args:
         plan: from `plan_rescale`.
         run: runs the tasks; default one after the other in this process.
-        prove: read both sides and compare before the result is published.
+        prove: read the old and the new snapshot and compare them before the new one is published.
         scratch: directory (path or URL) of temporary files; see `ScratchDirectory` for the default.
         is_shared: `run` uses other machines, which must reach the temporary files.
 
@@ -759,17 +784,18 @@ def run_rescale(
 
 
 def rehearse(plan: RescalePlan, run: Runner | None = None) -> None:
-    """Check what only the records decide, as `run_rescale` will find them; no file remains.
+    """Find the errors that `run_rescale` would find only when it reads records; no file remains.
 
-    Old records are read where their keys are hashed, where chosen keys or merged snapshots decide which of them stay,
-    and where only their values say where they end. What is merged or chosen is written to a temporary directory.
+    Old records are read if their keys must be hashed, if the request chooses keys or merges snapshots, and if only the
+    values of records say where they end. Operators with chosen keys or merged snapshots are written to a temporary
+    directory.
 
     Args:
         plan: from `plan_rescale`.
         run: as for `run_rescale`.
 
     Raises:
-        StateError: `run_rescale` would raise the same.
+        StateError: `run_rescale` would refuse the records.
     """
     run = run or run_tasks
     counts = [task for each in plan.operators for task in _plan_rehearsal(each)]
@@ -804,7 +830,7 @@ def _plan_rehearsal(plan: OperatorTasks) -> Iterator[CountKeyed]:
 
 
 class RescaleKeywords(TypedDict, total=False):
-    """Types of the keyword arguments of `rescale`, which are the fields of `RescaleRequest`."""
+    """Keyword arguments of `rescale` with their types; they are the fields of `RescaleRequest`."""
 
     parallelism: int | None
     max_parallelism: int | None
@@ -834,12 +860,12 @@ def rescale(
     Args:
         snapshot: the old snapshot, or its path; it is not changed.
         target: directory of the new snapshot, which must not exist.
-        request: a request, or the path of its YAML file; keywords come in place of its fields.
-        open_other: opens other snapshots that the request names, from which it takes state.
+        request: a request, or the path of its YAML file; keywords replace fields of it.
+        open_other: opens the other snapshots that the request names.
         files: `copy`, `link` or `reference` files that are not rewritten.
         prove: read the old and the new snapshot and compare them before the result is published.
-        processes: that share the work; with more than one, the main module of a script must be guarded by
-            `if __name__ == "__main__":`.
+        processes: number of processes that share the work; with more than one, the main module of a script must be
+            guarded by `if __name__ == "__main__":`.
         run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
         scratch: directory (path or URL) of temporary files; by default the parent of a local target, and the directory
             for temporary files of this machine for other targets.
@@ -862,7 +888,12 @@ def rescale(
 
 
 def _make_metadata(plan: RescalePlan, moved: Sequence[MovedRecords]) -> CheckpointMetadata:
-    """Metadata of the new snapshot with its new files; others still have their old names."""
+    """Make the metadata of the new snapshot. Its handles name the new files, and other files by their old names.
+
+    Args:
+        plan: the plan.
+        moved: results of `move_records`, whose files hold the moved keyed state.
+    """
     metadata = replace(plan.edited.snapshot.metadata, operator_states=tuple(each.state for each in plan.operators))
     for each, own in zip(plan.operators, moved, strict=True):
         handles = {
@@ -876,7 +907,11 @@ def _make_metadata(plan: RescalePlan, moved: Sequence[MovedRecords]) -> Checkpoi
 
 
 def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
-    """Search the written state for keys that the request removes."""
+    """Search the new snapshot for keys that the request removes.
+
+    Raises:
+        ProofError: such a key was found, or some state cannot be searched.
+    """
     for each in plan.operators:
         choice = each.edited.request.keys
         if choice is None or choice.keep:
@@ -892,7 +927,11 @@ def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
 
 
 def _find_written(plan: OperatorTasks, result: Snapshot) -> Operator:
-    """The operator in the new snapshot."""
+    """Find the operator of a plan in the new snapshot.
+
+    Raises:
+        ProofError: it is not there.
+    """
     found = [each for each in result.operators if each.metadata.operator_id == plan.state.operator_id]
     if not found:
         raise ProofError(
@@ -904,12 +943,16 @@ def _find_written(plan: OperatorTasks, result: Snapshot) -> Operator:
 
 
 def _find_read(plan: OperatorTasks, own: MovedRecords) -> Mapping[str, RecordDigest] | None:
-    """Digests of all keyed state of the old operator, where it was read whole to be moved; else it is read again."""
+    """Return the digests of all keyed state of the old operator that were computed while its records were moved.
+
+    Return None if they do not cover all of its state, so that the proof must read it again.
+    """
     edited = plan.edited
     if not own.found or edited.merged or plan.dropped or edited.request.keys is not None:
         return None
     read = [file.key_groups for _, file in edited.operator.keyed_files]
-    # Subtasks that share a database read only their ranges of it; then the digests do not cover all that is stored.
+    # Of a database that several subtasks share, each reads only its own range. The digests then lack other records that
+    # the database stores.
     return own.found if read == [file.key_groups for file in edited.operator.files.open_stored()] else None
 
 

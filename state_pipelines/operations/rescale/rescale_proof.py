@@ -69,26 +69,26 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot.operator_state import OperatorBroadcastState
 
 StateDescription = StateMetaInfo | bytes
-"""Description of a state in the header, or the bytes of a header that cannot be read."""
+"""Description of a state in a header. If the header cannot be parsed: its bytes, for every state of the file."""
 
 Named = dict["StreamStateHandle", tuple[OperatorStateMetaInfo, ...]]
-"""States and offsets that any handle names in a stream, by stream."""
+"""States and element offsets that all handles over a stream name, by stream."""
 
 _Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class StoredElements:
-    """Byte spans that one handle of operator state names; can be sent to other processes.
+    """Elements of operator state that one handle names; can be sent to other processes.
 
     Attributes:
         subtask: index of the subtask.
         stream: the stream of the handle.
         states: states of the handle with the offsets of their elements.
-        named: everything that any handle names in the stream.
-        infos: descriptions of the states in the header; None when the header cannot be read.
-        raw: raw operator state, which has no header.
-        kept: streams that the header was read from, so that a file is fetched once.
+        named: states and offsets that all handles over the stream name. They tell where each element ends.
+        infos: descriptions of the states in the header; None if the header cannot be parsed.
+        raw: the handle is one of raw operator state, which has no header.
+        kept: cache of streams that were read for their headers, so that no file is fetched twice.
     """
 
     subtask: int
@@ -100,7 +100,11 @@ class StoredElements:
     kept: KeptStreams = field(default_factory=KeptStreams, compare=False, repr=False)
 
     def digest(self) -> tuple[dict[str, RecordDigest], dict[str, RecordDigest], dict[str, StateDescription]]:
-        """Digests of list states, of broadcast states (whole, with the number of their entries), and the forms.
+        """Read the stream and digest its states.
+
+        Returns:
+            (digests of list and union states; digests of broadcast states: of the stored bytes as a whole, with the
+            number of entries as their records; descriptions of the states). All are by name of the state.
 
         Raises:
             FormatError: an offset is outside the stream.
@@ -120,7 +124,7 @@ class StoredElements:
         return lists, copies, self._find_descriptions(data[:first].tobytes())
 
     def take(self, name: str) -> Iterator[bytes]:
-        """The stored bytes of each element of a list state; broadcast states give none.
+        """Yield the stored bytes of each element of a list or union state; nothing for a broadcast state.
 
         Raises:
             StateError: as for `digest`.
@@ -136,7 +140,15 @@ class StoredElements:
     def _find_spans(
         self,
     ) -> tuple[npt.NDArray[np.uint8], int, list[tuple[OperatorStateMetaInfo, _Positions, _Positions]]]:
-        """The stream, the offset of its first element, and start and end offsets of the elements of each state."""
+        """Read the stream and find where the elements of the handle start and end.
+
+        Returns:
+            (bytes of the stream; offset of its first element; for each state: the state, start offsets of its elements,
+            end offsets of its elements).
+
+        Raises:
+            FormatError: an offset is outside the stream.
+        """
         data = np.frombuffer(self.kept.read_whole(self.stream), np.uint8)
         ranks = {name: rank for rank, name in enumerate(self._order)}
         keys = [_make_keys(state, ranks) for state in self.named]
@@ -152,7 +164,7 @@ class StoredElements:
         for state in self.states:
             starts = np.array(state.offsets, np.int64)
             ends = bounds[np.searchsorted(offsets, _make_keys(state, ranks)) + 1]
-            # Of elements at one position all but the last are empty.
+            # If several elements of a state have one offset, all but the last are empty.
             ends = np.where(np.append(starts[1:] == starts[:-1], False)[: len(starts)], starts, ends)
             spans.append((state, starts, ends))
         return data, first, spans
@@ -172,7 +184,7 @@ class StoredElements:
 
 
 def name_elements(operators: Sequence[Operator]) -> Named:
-    """Everything that the handles of operators name in each stream, raw operator state included."""
+    """Collect the states and offsets that the handles of operators name in each stream, also raw operator state."""
     found: dict[StreamStateHandle, list[OperatorStateMetaInfo]] = {}
     for operator in operators:
         for subtask in operator.metadata.subtasks:
@@ -183,7 +195,7 @@ def name_elements(operators: Sequence[Operator]) -> Named:
 
 
 def find_delegates(state: OperatorState) -> dict[tuple[int, bool], StreamStateHandle]:
-    """Stream of each handle of operator state, by index of the subtask and whether the state is raw."""
+    """Stream of each handle of operator state, by (index of the subtask, whether it is raw operator state)."""
     return {
         (subtask.index, raw): handle.delegate
         for subtask in state.subtasks
@@ -195,13 +207,13 @@ def find_delegates(state: OperatorState) -> dict[tuple[int, bool], StreamStateHa
 def list_stored_elements(
     operator: Operator, named: Named, delegates: Mapping[tuple[int, bool], StreamStateHandle]
 ) -> Iterator[StoredElements]:
-    """Operator state of each subtask; only headers are read.
+    """Yield the operator state of each subtask, managed and raw, ready to be read elsewhere; reads only headers here.
 
     Args:
         operator: the operator.
-        named: by stream what handles name in it.
-        delegates: by index of the subtask, and whether its state is raw, the stream that `named` knows, where that
-            stream has another name now.
+        named: from `name_elements`; elements that the handles of `operator` name are added.
+        delegates: from `find_delegates`: the streams under which `named` has the handles of this operator, if they had
+            other names then. Streams that are missing have the same name.
 
     Raises:
         StateError: a header is damaged.
@@ -225,7 +237,10 @@ def list_stored_elements(
 
 
 def measure_union(operator: Operator) -> int:
-    """Bytes of the union state of an operator; of headers that cannot be read the streams count as a whole."""
+    """Return the bytes of the union state of an operator.
+
+    If a header cannot be parsed, return the bytes of all files that hold union state.
+    """
     handles = [each.managed_operator_state for each in operator.metadata.subtasks]
     chosen = [
         each
@@ -249,7 +264,7 @@ def digest_lists(operator: Operator) -> dict[str, RecordDigest]:
     """
     found: dict[str, RecordDigest] = {}
     stored = list_stored_elements(operator, name_elements([operator]), find_delegates(operator.metadata))
-    # One request for each subtask, on a storage that may take long to answer.
+    # Read the streams concurrently: each takes a request to the storage, which may take long to answer.
     for lists, _, _ in do_together([each.digest for each in stored], operator.snapshot.location.directory):
         for name, digest in lists.items():
             found[name] = found.get(name, RecordDigest()) + digest
@@ -257,9 +272,9 @@ def digest_lists(operator: Operator) -> dict[str, RecordDigest]:
 
 
 def digest_pairs(state: OperatorBroadcastState) -> set[RecordDigest]:
-    """Digest the copies of a broadcast state, independent of the order of their entries.
+    """Digest the copies of a broadcast state in all subtasks, independent of the order of their entries.
 
-    Copies whose entries have no known ends count as one entry each.
+    Equal copies have one digest. If the ends of the entries in a copy are not known, the copy is digested as one entry.
     """
     found = set()
     for subtask_state in state.subtask_states:
@@ -274,7 +289,10 @@ def digest_pairs(state: OperatorBroadcastState) -> set[RecordDigest]:
 
 
 def _make_keys(state: OperatorStateMetaInfo, ranks: Mapping[str, int]) -> _Positions:
-    """Offsets that also order the states whose elements begin at one offset: all but the last of these are empty."""
+    """Compute sort keys of the elements of a state: by offset, then by rank of the state.
+
+    If elements of several states have one offset, all but the last of them are empty.
+    """
     return np.array(state.offsets, np.int64) * len(ranks) + ranks[state.state_name]
 
 
@@ -285,31 +303,37 @@ def _digest_spans(data: npt.NDArray[np.uint8], starts: _Positions, ends: _Positi
 
 
 def _read_count(before: npt.NDArray[np.uint8], data: npt.NDArray[np.uint8]) -> int:
-    """Number of entries of a broadcast state; `before` are the bytes before the first element of the stream."""
+    """Read the number of entries of a broadcast state.
+
+    Args:
+        before: the last bytes before the first element of the stream; if they are the stream id of Snappy, the state is
+            compressed.
+        data: stored bytes of the state.
+    """
     if before.tobytes() == STREAM_ID:
         data = np.frombuffer(next((chunk.data for chunk in iter_chunks(data.tobytes())), b""), np.uint8)
     return int.from_bytes(data[:COUNT_SIZE].tobytes(), "big")
 
 
 KEYED_STATE = "keyed state"
-"""Name of the row for keyed state that is compared by the bytes of its key groups, all states together."""
+"""Name under which keyed state is reported whose states are compared together, by the bytes of their key groups."""
 
 SPLIT_SIZE = 32 << 20
-"""Bytes of a file that one task reads."""
+"""Bytes of a file that one `CountKeyed` task reads."""
 
 
 @dataclass(frozen=True)
 class ProofCounts:
-    """Findings of one task, by name of the state.
+    """Result of one task of the proof. All mappings are by name of the state.
 
     Attributes:
-        digests: of the entries.
-        misplaced: entries in key groups of other subtasks.
-        misfiled: entries whose hash gives another key group.
-        copies: of broadcast state the copy of each subtask.
-        infos: descriptions of the states.
-        sections: of heap native and changelog state the stored bytes of all key groups.
-        unread: why the records of such state cannot be found; empty when they were.
+        digests: digests of the entries.
+        misplaced: numbers of entries in key groups of other subtasks.
+        misfiled: numbers of entries in another key group than the hash of their key gives.
+        copies: for broadcast states: digest of the copy of each subtask, by index of the subtask.
+        infos: descriptions of the states in the headers.
+        sections: for heap native and changelog state: digest of the stored bytes of all key groups.
+        unread: why the records of such a file cannot be found, so that only `sections` can be compared; else empty.
     """
 
     digests: Mapping[str, RecordDigest]
@@ -323,14 +347,15 @@ class ProofCounts:
 
 @dataclass(frozen=True)
 class CountKeyed:
-    """Digests of the states of one file of keyed state, or of a part of it.
+    """Task that reads one file of keyed state, or a range of it, digests its states and checks their key groups.
 
     Attributes:
-        operator: label, for errors.
-        file: the file.
-        key_groups: of the subtask, where the records are to be; None does not look at it.
-        hasher: gives the hashes that are to agree with the key groups; None does not look at them.
-        in_flight: as `Work` says.
+        operator: label of the operator, for errors.
+        file: the file, or a range of it.
+        key_groups: key groups of the subtask; records in others are counted as misplaced. None does not check that.
+        hasher: computes hash codes of keys; records in another key group than these give are counted as misfiled. None
+            does not check that.
+        in_flight: see `Work`.
     """
 
     operator: str
@@ -341,14 +366,14 @@ class CountKeyed:
 
     @property
     def threads(self) -> int:
-        """Number of kernel threads; see `Work`."""
+        """Number of such tasks that can run in threads; see `Work`."""
         return count_threads(self.hasher, [self.file])
 
     def run(self) -> ProofCounts:
         """Read the file.
 
         Raises:
-            UnsupportedError: records cannot be found, and there are no bytes to compare instead.
+            UnsupportedError: records cannot be found, and the format has no bytes of key groups to compare instead.
         """
         sections = self.file.digest_stored_bytes(self.file.key_groups)
         try:
@@ -388,24 +413,28 @@ class CountKeyed:
 
 @dataclass(frozen=True)
 class CountOperatorState:
-    """Digests of the list, broadcast and raw states of one operator, by their stored bytes.
+    """Task that digests the stored bytes of operator state and raw state of one operator.
 
     Attributes:
-        operator: its label.
-        elements: its operator state, by subtask.
-        sections: its raw keyed state that is not timers, by subtask.
-        in_flight: as `Work` says.
+        operator: label of the operator.
+        elements: the operator state of its subtasks, managed and raw.
+        sections: the raw keyed state of its subtasks that is not timers.
+        in_flight: see `Work`.
     """
 
     operator: str
     elements: tuple[StoredElements, ...]
     sections: tuple[RawKeyedSubtaskState, ...] = ()
     in_flight: int = 1
-    # This state is small compared with keyed state: not worth processes of its own.
+    # Run in threads: this state is small compared with keyed state, so that processes are not worth their start.
     threads: ClassVar[int] = KERNEL_THREADS
 
     def run(self) -> ProofCounts:
-        """Read them."""
+        """Read and digest the states.
+
+        Raises:
+            StateError: a stream cannot be read.
+        """
         digests: dict[str, RecordDigest] = {}
         copies: dict[str, dict[int, RecordDigest]] = {}
         infos: dict[str, set[StateDescription]] = {}
@@ -426,14 +455,17 @@ class CountOperatorState:
 
 
 def compare_sides(sides: Sequence[ProofSide], run: Runner) -> tuple[StateProof, ...]:
-    """Count both sides of every operator and compare.
+    """Count and digest the entries of every state in the old and in the new snapshot, and compare.
 
     Args:
-        sides: one per operator of the new snapshot.
-        run: runs tasks and gives their results in order.
+        sides: one for each operator of the new snapshot.
+        run: runs tasks and returns their results in order.
+
+    Returns:
+        One comparison for each state; it may show differences.
 
     Raises:
-        StateError: a side cannot be read.
+        StateError: old or new state cannot be read.
     """
     tasks: list[CountKeyed | CountOperatorState] = []
     owners: list[tuple[int, bool]] = []
@@ -462,14 +494,15 @@ class ProofSide:
     """An operator before and after a rescaling.
 
     Attributes:
-        before: the operator in all snapshots that its state comes from.
-        after: in the new snapshot, read back.
-        planned: its metadata as planned, in which files that are copied still have their old names.
-        dropped: names of states that were to go.
-        removed: by state, what else was to go: entries of other keys, or that several snapshots had.
-        hasher: where key groups are new.
+        before: the operator in the main snapshot and in the merged ones.
+        after: the operator in the new snapshot, read back.
+        planned: planned metadata of the new operator, in which files that are copied still have their old names.
+        dropped: names of states that the request removes.
+        removed: digests, by state, of other entries that had to be left out: of keys that the request removes, and
+            duplicates in merged snapshots.
+        hasher: computes hash codes, to check the new key groups; None if that is not needed.
         moved: keyed state was written record by record, not copied as bytes.
-        found: digests of all keyed state of the old operator, taken when it was read to be moved; None to read it.
+        found: digests of all keyed state of the old operator, computed while it was moved; None to read it again.
     """
 
     before: tuple[Operator, ...]
@@ -483,10 +516,10 @@ class ProofSide:
 
 
 def check_sources(edited: EditedSnapshot) -> None:
-    """Open all state that the proof will read.
+    """Open all old state that the proof will read, so that errors are found before anything is written.
 
     Raises:
-        StateError: some of it cannot be opened.
+        StateError: a file cannot be opened.
     """
     for each in edited.operators:
         for operator in (each.operator, *each.merged):
@@ -499,7 +532,7 @@ def check_sources(edited: EditedSnapshot) -> None:
 def count_keyed(
     operator: Operator, file: KeyedFile, hasher: KeyHasher | None = None, key_groups: KeyGroupRange | None = None
 ) -> Iterator[CountKeyed]:
-    """The tasks that count the records of a file of an operator."""
+    """Yield the tasks that count the records of one file of keyed state; arguments as for `CountKeyed`."""
     for split in file.split(SPLIT_SIZE):
         yield CountKeyed(operator.label, split, key_groups, hasher, count_scans(operator))
 
@@ -523,7 +556,11 @@ def _plan_counts(operator: Operator, side: ProofSide, *, is_after: bool) -> Iter
 def _take_found(
     operator: Operator, found: Mapping[str, RecordDigest]
 ) -> Iterator[tuple[bool, CountKeyed | CountOperatorState, ProofCounts]]:
-    """Results of the old keyed state that is not read again."""
+    """Yield results for old keyed state from the digests in `found`, as if a task had read it.
+
+    Yields:
+        (False, since it is the old state; a task for the result; the result); nothing without keyed state.
+    """
     files = operator.files.open_stored()
     digests = {name: digest.without_key_groups for name, digest in found.items()}
     for file in files[:1]:
@@ -572,9 +609,10 @@ def _compare(
         if name in side.dropped:
             expected = RecordDigest()
         else:
-            # Copies of broadcast state may differ in the order of their entries, and any copy may be reused.
+            # Old copies of a broadcast state may differ, in the order of their entries, and any of them may be reused.
+            # So the new copies are as expected if each of them equals an old one.
             expected = sum(copies if copies and copies <= kinds else kinds, RecordDigest())
-        # A handle that names the state without an offset holds no copy.
+        # A handle that names the state without an offset has no copy: its digest is empty.
         copied = (pair for each in after for pair in each.copies[name].items())
         present = {subtask for subtask, digest in copied if digest != RecordDigest()}
         missing = side.after.parallelism - len(present) if expected.records else 0
@@ -590,7 +628,7 @@ def _compare(
 
 
 def _find_modes(operators: Iterable[Operator]) -> dict[str, set[OperatorStateMode]]:
-    """Distribution modes that handles give each operator state, by name."""
+    """Collect the distribution modes that the handles of operators give each operator state, by name."""
     found: dict[str, set[OperatorStateMode]] = {}
     for subtask in (each for operator in operators for each in operator.metadata.subtasks):
         for handle in (subtask.managed_operator_state, subtask.raw_operator_state):
@@ -602,12 +640,18 @@ def _find_modes(operators: Iterable[Operator]) -> dict[str, set[OperatorStateMod
 def _by_sections(
     side: ProofSide, results: list[tuple[bool, CountKeyed | CountOperatorState, ProofCounts]]
 ) -> list[tuple[bool, CountKeyed | CountOperatorState, ProofCounts]]:
-    """Results with key groups of heap native and changelog state as a whole, where records of some cannot be found.
+    """If records cannot be found in some files, replace the results of keyed state by those for whole key groups.
 
-    That proves as much where the key groups were copied as bytes: each is compared with its number.
+    The results of heap native and changelog files then have one state, `KEYED_STATE`, with the digest of the stored
+    bytes of each key group. If key groups were copied as bytes, that proves as much, since the number of each key group
+    is digested, too.
+
+    Args:
+        side: the operator.
+        results: (whether it is the new state, the task, its result).
 
     Raises:
-        UnsupportedError: records cannot be found, and were moved.
+        UnsupportedError: records cannot be found, and were moved one by one, so that bytes cannot be compared.
     """
     unread = next((result.unread for *_, result in results if result.unread), "")
     if not unread:
@@ -630,13 +674,16 @@ def _by_sections(
 
 
 def _is_reformed(name: str, before: Iterable[ProofCounts], after: Iterable[ProofCounts]) -> bool:
-    """Return whether a state is described differently afterwards; lists of POJO subclasses may have been joined."""
+    """Return whether the new headers describe a state differently from the old ones.
+
+    That old headers with different lists of POJO subclasses were joined into one does not count.
+    """
     old, new = ({info for each in found for info in each.infos.get(name, ())} for found in (before, after))
     if new <= old:
         return False
     infos = sorted((info for info in new if isinstance(info, StateMetaInfo)), key=repr)
     if len(infos) < len(new):
-        # Headers that cannot be read are copied as they are.
+        # A new header cannot be parsed. Such headers are copied as they are, so its bytes must be those of an old one.
         return True
     whole: StateMetaInfo | None = infos[0]
     for info in infos:
@@ -667,16 +714,16 @@ def report_rescaling(
     run: Runner,
     seconds: float = 0.0,
 ) -> ProofReport:
-    """Describe a proof; where it failed, both sides are read again for the entries that differ.
+    """Make the report of a proof. If states differ, read old and new state again for examples of different entries.
 
     Args:
-        states: the comparison of each state.
-        sides: the operators that it compared.
-        run: runs tasks and gives their results in order.
+        states: results of `compare_sides`.
+        sides: arguments of `compare_sides`.
+        run: runs tasks and returns their results in order.
         seconds: wall time of the comparison.
 
     Raises:
-        StateError: a side cannot be read.
+        StateError: old or new state cannot be read.
     """
     by_label = {side.after.label: side for side in sides}
     total = sum(row.after.records for row in states)
@@ -703,7 +750,7 @@ def report_rescaling(
         (HASHES, [row for row in states if row.misfiled], [row for row in states if row.misfiled is not None]),
     ):
         if not asked:
-            # No key group is new.
+            # No hash of a key was needed to move the records, so none was checked.
             continue
         wrong = sum((row.misplaced if name == KEY_GROUPS else row.misfiled) or 0 for row in chosen)
         wrong_rows = [_find_misplaced(row, by_label[row.operator], run, name) for row in chosen]
@@ -717,7 +764,7 @@ def _find_differences(row: StateProof, side: ProofSide, run: Runner) -> tuple[Re
     if row.keyed and row.state != KEYED_STATE and row.state not in side.dropped:
         before = [file for each in side.before for file in each.files.open_stored()]
         after = [file for _, file in side.after.keyed_files]
-        # Entries that the request removes are missing by intent; only their number is known, not their keys.
+        # Missing entries may be those that the request removes: their number is known, but not their keys.
         removed = side.removed.get(row.state)
         may_lack = removed is not None and removed.records > 0
         counts, rows = find_differing_records(row.state, before, after, run, may_lack=may_lack)
@@ -738,7 +785,11 @@ def _show(digest: Any) -> str:
 
 
 def _compare_elements(state: str, side: ProofSide) -> tuple[RecordCounts, tuple[DifferingRecord, ...]]:
-    """Elements of list state that one side has more often than the other."""
+    """Compare the elements of a list state, independent of their order.
+
+    Returns:
+        (numbers of elements that the new state lacks, and that it has in addition; examples of them).
+    """
     named = name_elements(side.before)
     found: list[Counter[bytes]] = []
     infos: list[StateMetaInfo] = []
@@ -772,7 +823,14 @@ def _compare_elements(state: str, side: ProofSide) -> tuple[RecordCounts, tuple[
 
 
 def _find_misplaced(row: StateProof, side: ProofSide, run: Runner, check: str) -> list[DifferingRecord]:
-    """Entries in key groups of other subtasks, or in other key groups than their hash gives."""
+    """Find examples of misplaced or misfiled entries of a state (see `ProofCounts`).
+
+    Args:
+        row: comparison of the state.
+        side: its operator.
+        run: runs tasks.
+        check: `HASHES` for misfiled entries, `KEY_GROUPS` for misplaced ones.
+    """
     after = side.after
     if not row.keyed:
         return [
@@ -794,7 +852,11 @@ def _find_misplaced(row: StateProof, side: ProofSide, run: Runner, check: str) -
 
 @dataclass(frozen=True)
 class _FindMisplaced:
-    """Finds entries of one file that are in a wrong key group."""
+    """Task that finds entries of one state in one file that are in a wrong key group.
+
+    Without a hasher, these are entries outside of `key_groups`; with a hasher, entries in another key group than the
+    hash of their key gives.
+    """
 
     file: KeyedFile
     state: str
@@ -808,7 +870,7 @@ class _FindMisplaced:
         return count_threads(self.hasher, [self.file])
 
     def run(self) -> list[DifferingRecord]:
-        """Read the file until there are enough."""
+        """Read the file until `EXAMPLES` entries are found."""
         found: list[DifferingRecord] = []
         scan = RecordScan(self.file, self.state)
         for state_id, info in enumerate(self.file.header.states):

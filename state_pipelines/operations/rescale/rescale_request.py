@@ -68,16 +68,16 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.streams import StreamReference
 
 UNION_LIMIT = 1 << 30
-"""Bytes of union state that a restored job may hold altogether, unless the request says more."""
+"""Default limit of union state: bytes that all subtasks of an operator together hold after a restore."""
 
 
 @dataclass(frozen=True)
 class KeyChoice:
-    """Only some keys.
+    """Keys whose records are kept or removed.
 
     Attributes:
-        keys: values as `keys.encode_keys` takes them.
-        keep: the keys stay and all others go; False is the other way round.
+        keys: values of keys, as `keys.encode_keys` takes them.
+        keep: True to remove the records of all other keys, False to remove those of these keys.
     """
 
     keys: tuple[object, ...]
@@ -85,7 +85,10 @@ class KeyChoice:
 
 
 def _read_chosen_keys(value: object, info: ValidationInfo) -> object:
-    """The values of a list, or those in a file."""
+    """Validate keys of a request: a list, or `{file: NAME}`, whose keys are read.
+
+    The name is relative to the `directory` in the context of the validation; without it files are refused.
+    """
     if isinstance(value, dict) and set(value) <= {"file"}:
         directory = (info.context or {}).get("directory")
         if directory is None:
@@ -151,7 +154,7 @@ class OperatorRequest(OperationModel):
 
     @property
     def keys(self) -> KeyChoice | None:
-        """The keys that stay; None for all."""
+        """The choice of `keep_keys` or `drop_keys`; None if all keys stay."""
         if self.keep_keys is not None:
             return KeyChoice(self.keep_keys)
         return None if self.drop_keys is None else KeyChoice(self.drop_keys, keep=False)
@@ -212,7 +215,7 @@ class RescaleRequest(OperationModel):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it asks for nothing."""
+        """Whether the request changes nothing."""
         return not (
             self.parallelism is not None
             or self.max_parallelism is not None
@@ -223,10 +226,10 @@ class RescaleRequest(OperationModel):
 
 
 def read_request(path: str | Path) -> tuple[dict[str, Any], Path]:
-    """Content of a request file, and the directory to which names of files in it are relative.
+    """Read a request file. Return its content, and its directory, to which names of files in it are relative.
 
     Raises:
-        UsageError: the file cannot be read, or is no mapping.
+        UsageError: the file cannot be read, is not YAML, or its content is not a mapping.
     """
     try:
         content = parse_yaml(read_given_text(path, "the request"))
@@ -239,10 +242,10 @@ def read_request(path: str | Path) -> tuple[dict[str, Any], Path]:
 
 
 def load_request(path: str | Path) -> RescaleRequest:
-    """Read a request from a file; names of files of keys in it are relative to its directory.
+    """Read a request from a YAML file. Names of files with keys are relative to the directory of this file.
 
     Raises:
-        UsageError: the file is not such a request; says where.
+        UsageError: the file is not a valid request; the error names the wrong field.
     """
     content, directory = read_request(path)
     with at(file=str(path)):
@@ -250,20 +253,20 @@ def load_request(path: str | Path) -> RescaleRequest:
 
 
 def parse_request(content: object, directory: Path | None = Path()) -> RescaleRequest:
-    """A request from the values of a file.
+    """Make a request from the parsed content of a request file.
 
     Args:
-        content: what the file holds.
-        directory: where files of keys lie; None where none can be read.
+        content: the content, such as a mapping.
+        directory: directory to which names of files with keys are relative; None refuses such names.
 
     Raises:
-        UsageError: it is not such a request; says where.
+        UsageError: the content is not a valid request; the error names the wrong field.
     """
     return RescaleRequest.parse(content, directory=directory)
 
 
 def read_keys(path: str | Path) -> list[object]:
-    """Keys from a file with one JSON value per line.
+    """Read keys from a file with one JSON value per line.
 
     Raises:
         UsageError: the file cannot be read, or a line is not JSON.
@@ -290,13 +293,13 @@ _KRYO_OF_FLINK_2 = 5
 
 @dataclass(frozen=True)
 class EditedOperator:
-    """An operator of the new snapshot, before its state is changed.
+    """An operator of the new snapshot with its old state, under its new id and uid.
 
     Attributes:
-        operator: of the edited snapshot.
-        merged: the same operator in the snapshots that are merged, those of them that have it.
-        request: what happens to it.
-        former: how it was called.
+        operator: the operator in `EditedSnapshot.snapshot`.
+        merged: the same operator in the snapshots that are merged, if they have it.
+        request: the request for this operator.
+        former: its old label; for an operator of another snapshot with the path of that snapshot.
     """
 
     operator: Operator
@@ -307,13 +310,13 @@ class EditedOperator:
 
 @dataclass(frozen=True)
 class EditedSnapshot:
-    """A snapshot with the operators that the new one will have.
+    """The old snapshot with the operators of the new one: renamed, dropped, or taken from other snapshots.
 
     Attributes:
-        snapshot: the old state under the new operators; it exists in memory only.
-        operators: in the order of the metadata.
-        dropped: labels of the operators that went.
-        notes: what the edits mean and cannot do.
+        snapshot: the old snapshot with edited metadata; it exists in memory only.
+        operators: the operators, in the order of the metadata.
+        dropped: labels of the operators that are dropped.
+        notes: remarks for the user about the edits, for instance about state that is left out.
     """
 
     snapshot: Snapshot
@@ -323,17 +326,18 @@ class EditedSnapshot:
 
 
 def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> EditedSnapshot:
-    """The operators that the new snapshot will have.
+    """Rename, drop and take operators in the metadata of the old snapshot, and find the operators to merge.
 
     Args:
         snapshot: the old snapshot.
-        request: what is asked for.
-        others: by path the snapshots that the request takes from or merges.
+        request: the request.
+        others: by path the snapshots from which the request takes operators, and those that it merges.
 
     Raises:
-        NotFoundError: the request names an operator that is not there.
+        NotFoundError: the request names an operator that does not exist.
         UsageError: two operators would have one id, or the request names an operator twice.
-        UnsupportedError: a snapshot is of another major release of Flink.
+        UnsupportedError: a snapshot is of another major release of Flink and has generic types, or an operator to merge
+            is in several of the other snapshots, but not in this one.
     """
     requests = _find_requests(snapshot, request)
     _check_releases(snapshot, request, others)
@@ -364,7 +368,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
         states.append(taken)
         former[taken.operator_id] = f"{take.operator or uid} of {take.snapshot}"
         notes.append(f"operator {uid} comes from {take.snapshot}")
-    # By new id: an operator may get the id of another one that is removed.
+    # Look old operators up by their new ids: an operator may get the id of another one that is dropped.
     olds = {
         _new_id(requests.get(each.metadata.operator_id), each): each.metadata
         for each in snapshot.operators
@@ -442,7 +446,7 @@ def _rename(state: OperatorState, request: OperatorRequest, version: int) -> Ope
 
 
 def _with_id(state: OperatorState, operator_id: bytes, uid: str | None) -> OperatorState:
-    """Give an operator another id and uid.
+    """Return the operator with another id and uid.
 
     Raises:
         UsageError: the uid is longer than `_metadata` can store.
@@ -460,10 +464,18 @@ def _with_id(state: OperatorState, operator_id: bytes, uid: str | None) -> Opera
 def _check_taken(
     snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot], gone: AbstractSet[bytes]
 ) -> None:
-    """Refuse to take an operator that stays, is merged or is taken again: two operators would have its files.
+    """Check that no operator is taken that also stays, is merged or is taken a second time.
+
+    Otherwise two operators of the new snapshot would share its files.
+
+    Args:
+        snapshot: the old snapshot.
+        request: the request.
+        others: the other snapshots, by path.
+        gone: ids of the operators that are dropped.
 
     Raises:
-        UsageError: that is asked for.
+        UsageError: the request takes such an operator.
     """
     used = {(snapshot.fingerprint, each.metadata.operator_id): "stays" for each in snapshot.operators}
     used |= {
@@ -486,7 +498,10 @@ def _check_taken(
 
 
 def _note_master_states(snapshot: Snapshot, other: Snapshot) -> list[str]:
-    """Note state of master hooks that is left out: a job has one of each hook, and nothing says how to join two."""
+    """Warn of the state of master hooks in a merged snapshot, which is left out unless it equals that of `snapshot`.
+
+    A job has one state for each hook, and there is no rule how to join two.
+    """
     kept = snapshot.metadata.master_states
     names = [each.name for each in other.metadata.master_states if each not in kept]
     return [f"the state of master hooks of {other.path} does not come in: {', '.join(names)}"] if names else []
@@ -512,7 +527,10 @@ def _check_ids(states: Sequence[OperatorState]) -> None:
 
 
 def _check_releases(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> None:
-    """Refuse generic types of Flink 1.x beside state of 2.x: `_metadata` would say that Kryo 5 wrote them."""
+    """Refuse to put Kryo-serialized state of Flink 1.x into one snapshot with state of Flink 2.x.
+
+    `_metadata` of the new snapshot would say that Kryo 5 wrote it, which has other bytes.
+    """
     snapshots = (snapshot, *others.values())
     if len({each.kryo_version for each in snapshots}) == 1:
         return
@@ -535,7 +553,7 @@ def _check_releases(snapshot: Snapshot, request: RescaleRequest, others: Mapping
 
 
 def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> None:
-    """Refuse to merge a snapshot with itself: list and union state would be there twice."""
+    """Refuse to merge a snapshot with itself: the new snapshot would have its list and union state twice."""
     seen = {snapshot.fingerprint: snapshot.path}
     for path in request.merge.snapshots:
         other = others[path]
@@ -547,12 +565,12 @@ def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[s
 
 
 def _stand_in(other: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
-    """Another snapshot with handles that any reader opens."""
+    """Return another snapshot with the metadata of `_make_absolute`, whose handles do not depend on its directory."""
     return Snapshot(other.location, metadata, _allow_files([metadata]), other.declarations)
 
 
 def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
-    """Return the metadata of a snapshot with absolute handles."""
+    """Return the metadata of a snapshot with the absolute path of each file instead of relative or moved ones."""
 
     def locate(reference: StreamReference) -> StreamStateHandle:
         handle = reference.handle
@@ -567,7 +585,10 @@ def _make_absolute(snapshot: Snapshot) -> CheckpointMetadata:
 
 
 def _allow_files(located: Iterable[CheckpointMetadata]) -> PathMapping:
-    """Allow the directories of the files that `_make_absolute` has located in reach of their snapshots."""
+    """Make a path mapping that allows to read from the directories of all files in metadata of `_make_absolute`.
+
+    `_make_absolute` has checked that the snapshots may name these files.
+    """
     handles = (reference.handle for metadata in located for reference in list_references(metadata))
     paths = (each.path for each in handles if isinstance(each, FileStateHandle | SegmentFileStateHandle))
     return PathMapping().allow(cut_directory(path) for path in paths)
@@ -579,7 +600,11 @@ def _follow(
     requests: Mapping[bytes, OperatorRequest],
     others: Mapping[str, Snapshot],
 ) -> Declarations:
-    """Declarations of the snapshot, and those about operators that are taken from others, under the new ids."""
+    """Collect the user's declarations for the new snapshot.
+
+    These are the declarations of the old snapshot, and those of other snapshots about operators that are taken from
+    them. Declarations about an operator get its new id.
+    """
     declared = snapshot.declarations
     own = [
         declared.of_operator(identity, _new_id(requests.get(identity), operator))

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator
 
 StatePairs = tuple[tuple[int, int], ...]
-"""(old state id, new state id)."""
+"""(old state id, new state id), for each state of a file that stays."""
 
 
 class MergeRule(Enum):
-    """The rule for a record (an entry of a map, a whole list) that more than one snapshot has.
+    """Rule for a record (a value, a whole list, an entry of a map) whose key more than one snapshot has.
 
-    Timers are a set: one that several snapshots have is one timer, whatever the rule.
+    The rule does not apply to timers: several snapshots may have the same timer, and the result has it once.
     """
 
     ERROR = "error"
@@ -68,19 +68,19 @@ class MergeRule(Enum):
 def align_headers(
     headers: Sequence[KeyedHeader], dropped: Collection[str] = (), files: Sequence[str] = ()
 ) -> tuple[KeyedHeader, tuple[StatePairs, ...]]:
-    """Make one header for the states of several files; states with equal names are the same.
+    """Make one header for the states of several files; states with equal names become one state.
 
     Args:
-        headers: at least one. The result is compressed as the first one is.
+        headers: at least one. The result says that records are compressed if the first header says so.
         dropped: names of states that are left out.
-        files: of the headers, for errors.
+        files: names of the files of the headers, for errors.
 
     Returns:
-        (the header; for each header the pairs of its states).
+        (the header; for each old header: (old state id, new state id) of its states that stay).
 
     Raises:
         UsageError: no header was given.
-        UnsupportedError: keys, or states of one name, are stored in different forms, or a header that can be read only
+        UnsupportedError: keys, or states of one name, have different serializers; or a header that can be parsed only
             in part would have to change.
     """
     if not headers:
@@ -101,20 +101,20 @@ def align_headers(
 
 
 def check_operator_headers(headers: Sequence[OperatorHeader], dropped: Collection[str], files: Sequence[str]) -> None:
-    """Refuse operator state of one name in different forms, whichever new subtasks get its elements.
+    """Refuse files of operator state that have different serializers or modes for a state of the same name.
 
-    Flink registers a state as the first file of a subtask describes it, and reads the elements in its other files with
-    that serializer (`OperatorStateRestoreOperation`). A later change of parallelism gives a subtask elements of several
-    files.
+    A subtask may get elements of several files, if not now, then after a later change of parallelism. Flink registers a
+    state as the first file of a subtask describes it, and reads the elements in all its files with that serializer
+    (`OperatorStateRestoreOperation`).
 
     Args:
-        headers: of all files whose state comes together.
+        headers: headers of all files of an operator.
         dropped: names of states that are left out.
-        files: of the headers, for errors.
+        files: names of the files, for errors.
 
     Raises:
-        UnsupportedError: states of one name have different serializers or modes, or the headers differ and one of them
-            can be read only in part.
+        UnsupportedError: states of one name have different serializers or modes; or the headers differ and one of them
+            can be parsed only in part.
     """
     if len({header.raw for header in headers}) > 1:
         raise _refuse_unread([(*header.lists, *header.broadcasts) for header in headers], files)
@@ -125,7 +125,11 @@ def check_operator_headers(headers: Sequence[OperatorHeader], dropped: Collectio
 
 
 def _add_states(states: dict[str, StateMetaInfo], infos: Iterable[StateMetaInfo], dropped: Collection[str]) -> None:
-    """Add the states of a header to those of others, by name."""
+    """Add the states of a header to `states`, by name; the same state of several headers is joined.
+
+    Raises:
+        UnsupportedError: a state is in `states` with different serializers or another kind.
+    """
     for info in infos:
         if info.name not in dropped:
             known = states.get(info.name, info)
@@ -136,17 +140,23 @@ def _add_states(states: dict[str, StateMetaInfo], infos: Iterable[StateMetaInfo]
 
 
 def _check_unread(headers: Sequence[KeyedHeader], dropped: Collection[str], files: Sequence[str]) -> None:
-    """Refuse to change a header that can be read only in part: it is written as it is stored, whatever its states."""
+    """Refuse headers that can be parsed only in part, unless all of them are equal and no state is dropped.
+
+    Such a header is written with the bytes that it has in the old file, so that its states cannot be changed.
+    """
     if not any(map(_find_unread, (header.states for header in headers))):
         return
-    # Version and compression, the first five bytes, are not taken from the stored header.
+    # The first five bytes, version and compression, may differ: they are not copied from the old header.
     stored = {(header.raw[5:], *(info.name for info in header.states)) for header in headers}
     if len(stored) > 1 or not headers[0].raw or any(info.name in dropped for info in headers[0].states):
         raise _refuse_unread([header.states for header in headers], files)
 
 
 def _find_unread(states: Iterable[StateMetaInfo]) -> tuple[str, str] | None:
-    """The first state that cannot be read, and the class of the snapshot whose end is not known."""
+    """Find the first state with a serializer snapshot whose end in the header is not known.
+
+    Return (name of the state, class of the serializer snapshot); None if there is no such state.
+    """
     for info in states:
         for _, serializer in info.serializers:
             if isinstance(serializer, Opaque) and serializer.raw is None:
@@ -192,7 +202,10 @@ def _differ(what: str, first: str, second: str, state: str | None = None) -> Uns
 
 
 def _tell_apart(first: Serializer, second: Serializer | None) -> tuple[str, str]:
-    """Texts of two serializers; where they are the same, with what differs inside."""
+    """Make texts of two serializers that differ, for an error.
+
+    If the usual texts are equal, class and version of the innermost serializer snapshots that differ are appended.
+    """
     if second is None:
         return describe(first), "nothing"
     texts = describe(first), describe(second)
@@ -210,18 +223,18 @@ def _tell_apart(first: Serializer, second: Serializer | None) -> tuple[str, str]
 
 
 def is_timer(info: StateMetaInfo) -> bool:
-    """Return whether the keys of a state follow timestamps."""
+    """Return whether a state holds timers, which store a timestamp before each key."""
     return info.backend_type is BackendStateType.PRIORITY_QUEUE
 
 
 def show_key(header: KeyedHeader, state: int, context: RecordContext, key: bytes) -> str:
-    """The key in a record as text; its bytes where they cannot be decoded.
+    """Text with the key of a record, for errors; with its bytes if they cannot be decoded.
 
     Args:
-        header: of the state.
-        state: its id.
-        context: of the operator.
-        key: key bytes of the record, without prefix.
+        header: header with the state.
+        state: id of the state.
+        context: record context of the operator.
+        key: key bytes of the record, without key-group prefix.
     """
     data = np.frombuffer(key, np.uint8)
     spans = (np.zeros(1, np.int64), np.full(1, len(key), np.int64))
@@ -231,27 +244,27 @@ def show_key(header: KeyedHeader, state: int, context: RecordContext, key: bytes
         )
         return repr(plan_columns(layout.key).decode(data, *spans).array[0]["state_key"].as_py())
     except StateError as error:
-        # The text is for another error, which is raised anyway.
+        # Do not raise: the caller needs the text for an error of its own, which matters more.
         return f"of the bytes {key.hex()} (not decoded: {error.what})"
 
 
 def merge_duplicates(
     runs: FramedRuns, rule: MergeRule, header: KeyedHeader, context: RecordContext
 ) -> tuple[FramedRuns, dict[str, RecordDigest]]:
-    """Leave one of the records that several sources have under the same key.
+    """Keep only one of the records that several snapshots have under the same key.
 
     Args:
-        runs: of several sources, sorted.
-        rule: which one stays.
-        header: of the new states.
-        context: of the new key groups.
+        runs: records of several snapshots, sorted by key group, state and snapshot.
+        rule: which record stays.
+        header: header of the new file.
+        context: record context of the new operator.
 
     Returns:
-        (what stays, what was left out of each state by name).
+        (the records that stay; digests of the records that were left out, by state).
 
     Raises:
-        IncompatibleError: there are such records, and the rule is `ERROR`.
-        FormatError: one source has two records of the same key.
+        IncompatibleError: there are such records other than timers, and the rule is `ERROR`.
+        FormatError: one snapshot has two records with the same key.
     """
     shared = _find_shared(runs)
     if not shared.any():
@@ -282,7 +295,8 @@ def merge_duplicates(
     kept = np.zeros(len(rows), np.bool_)
     if rule is MergeRule.LAST:
         lasts = np.empty(len(firsts), np.int64)
-        # NumPy keeps the last assignment of several records of a key; sources ascend.
+        # If `rows` has an index several times, NumPy keeps the last assignment: the record of the last snapshot, since
+        # records are sorted by snapshot.
         lasts[rows] = np.arange(len(rows))
         kept[lasts] = True
     else:
@@ -292,13 +306,13 @@ def merge_duplicates(
 
 @dataclass(frozen=True)
 class _Records:
-    """Every record as a run of its own.
+    """Records in memory, each as a run of its own.
 
     Attributes:
-        runs: the records.
-        key_starts: i64[n], addresses after the prefixes.
-        key_ends: i64[n], addresses; the length of the value follows.
-        value_ends: i64[n], addresses; of a null in a map after its flag.
+        runs: the runs of one record each.
+        key_starts: i64[n], address of each key, after its key-group prefix.
+        key_ends: i64[n], address after each key; the length of the value follows there.
+        value_ends: i64[n], address after each value; for a null in a map the address after its null flag.
     """
 
     runs: FramedRuns
@@ -308,7 +322,7 @@ class _Records:
 
 
 def _find_shared(runs: FramedRuns) -> npt.NDArray[np.bool_]:
-    """Runs of a state in a key group of which several sources have something."""
+    """Select runs whose state has records of several snapshots in the key group of the run; a flag for each run."""
     if not len(runs.sizes):
         return np.zeros(0, np.bool_)
     same = (np.diff(runs.key_groups) == 0) & (np.diff(runs.states) == 0)
@@ -368,18 +382,18 @@ def split_records(addresses, sizes, counts, maps, prefix, starts, lengths, key_e
     """Find the records in runs.
 
     Args:
-        addresses: i64[r].
-        sizes: i64[r], bytes.
-        counts: i64[r], records.
-        maps: bool[r], the values are those of a map, whose nulls end after their flag.
+        addresses: i64[r], address of each run.
+        sizes: i64[r], bytes of each run.
+        counts: i64[r], number of records of each run.
+        maps: bool[r], whether the values are entries of a map. Of a null in a map only the flag counts as its value.
         prefix: bytes of the key-group prefix.
-        starts: i64[n], gets the address of each record; n is the sum of `counts`.
-        lengths: i64[n], gets its bytes.
-        key_ends: i64[n], gets the address after its key.
-        value_ends: i64[n], gets the address after its value.
+        starts: output, i64[n]: address of each record; n is the sum of `counts`.
+        lengths: output, i64[n]: bytes of each record.
+        key_ends: output, i64[n]: address after the key of each record.
+        value_ends: output, i64[n]: address after the value of each record.
 
     Returns:
-        Records found; fewer than n when a run does not hold what it should.
+        Number of records found; less than n if the bytes of a run are not as many records as `counts` says.
     """
     found = 0
     for run in range(len(addresses)):
@@ -407,15 +421,21 @@ def split_records(addresses, sizes, counts, maps, prefix, starts, lengths, key_e
 
 
 def count_threads(hasher: KeyHasher | None, files: Sequence[KeyedFile] = ()) -> int:
-    """Number of threads that can find the records of files, and hash their keys, at a time; see `Work`.
+    """Return the number of tasks that can read these files and hash their keys in concurrent threads; see `Work`.
 
-    Hashing of keys that no kernel knows is Python's.
+    It is one if Python code must hash the keys, because no compiled kernel knows their type.
     """
     return count_kernel_threads(files) if hasher is None or hasher.has_kernel else 1
 
 
 def hash_keys(hasher: KeyHasher, records: KeyedRecords, *, timers: bool) -> npt.NDArray[np.int32]:
-    """`hashCode()` of the key of each record, i32[n]; the key of a timer follows its timestamp."""
+    """Compute the Java `hashCode()` of the key of each record, i32[n].
+
+    Args:
+        hasher: computes the hash codes.
+        records: the records.
+        timers: they are timers, so that a timestamp before each key is skipped.
+    """
     return hasher.hash_keys(replace(records, key_starts=records.key_starts + TIMESTAMP) if timers else records)
 
 
@@ -426,17 +446,17 @@ def require_key_groups(
     records: KeyedRecords,
     hashes: npt.NDArray[np.int32],
 ) -> None:
-    """Check that keys lie in the key groups of their hashes.
+    """Check that each record is in the key group that the hash of its key gives.
 
     Args:
         operator: label of the operator, for errors.
-        file: of the records, with the max parallelism of the key groups.
-        state: id of the state.
-        records: of the state.
-        hashes: i32[n], `hashCode()` of each key.
+        file: file of the records, with the max parallelism of their key groups.
+        state: id of the state in this file.
+        records: records of the state.
+        hashes: i32[n], `hashCode()` of the key of each record.
 
     Raises:
-        ProofError: one does not.
+        ProofError: a record is in another key group.
     """
     header, context = file.header, file.context
     key_groups = assign_key_groups(hashes, context.max_parallelism)
@@ -459,31 +479,33 @@ def require_key_groups(
 
 
 SAMPLE_SIZE = 20_000
-"""Records by which the hash of a class is looked for, at most, of each subtask."""
+"""Number of records of each subtask, about, that are read to find the hash of a class."""
 
 SAMPLED_BYTES = 1 << 20
-"""Bytes of file that are read at a time for that, about."""
+"""Approximate bytes of a file that are read at a time to find the hash of a class."""
 
 
 def find_key_hasher(
     operators: Sequence[Operator], key_serializer: Serializer, declared: Mapping[str, str]
 ) -> tuple[KeyHasher | None, tuple[str, ...]]:
-    """The hasher of the keys, and the evidence for the hash of user classes in them.
+    """Find out how to compute the hash codes of keys.
 
-    Keys are read only where such a hash is looked for. Where keys move, each must lie where its hash says
-    (`require_key_groups`).
+    If the keys contain user classes, the `hashCode` of these is searched for (or the declared one is checked) with a
+    sample of the stored keys. Otherwise no key is read. Only a sample is checked here: whoever moves records checks all
+    of them (`require_key_groups`).
 
     Args:
-        operators: with keys of the same type; the first one that has any proves.
-        key_serializer: of the keys.
-        declared: by class, hash expressions of the user.
+        operators: operators with keys of this type; the sample is from the first one that has keys.
+        key_serializer: serializer of the keys.
+        declared: hash expressions that the user has declared, by class.
 
     Returns:
-        None when there are no keys to prove a hash with.
+        (the hasher; texts that say which `hashCode` was found for user classes, and what proves it). The hasher is None
+        if a hash must be proven but there are no keys.
 
     Raises:
         UnsupportedError: the hash of a class is not proven.
-        UsageError: values of the type cannot be keys, or what is declared is no expression.
+        UsageError: values of the type cannot be keys, or a declared hash is not an expression.
         StateError: state cannot be read.
     """
     layouts = operators[0].snapshot.layout_context
@@ -507,7 +529,7 @@ def find_key_hasher(
 
 
 def _sample(operator: Operator, *, timers: bool) -> Iterator[KeyedRecords]:
-    """Return some records of every subtask."""
+    """Yield at least `SAMPLE_SIZE` records of every subtask that has so many: only timers, or only other records."""
     kind = BackendStateType.PRIORITY_QUEUE if timers else BackendStateType.KEY_VALUE
     for _, file in operator.keyed_files:
         ids = [number for number, info in enumerate(file.header.states) if info.backend_type is kind]

@@ -65,10 +65,11 @@ class ApplyLimits:
     """Bounds of one run; a run that reaches one stops, and the next run with the same fingerprint continues.
 
     Attributes:
-        paths: paths that are deleted at most.
-        bytes: bytes that are deleted at most.
-        paths_per_second: rate of deletion.
-        batch: paths that are checked and deleted together; between batches the roots are searched for new snapshots.
+        paths: maximum number of paths that are deleted.
+        bytes: maximum number of bytes that are deleted.
+        paths_per_second: maximum rate of deletion.
+        batch: number of paths that are checked and deleted together. Between batches the roots are searched for new
+            snapshots.
     """
 
     paths: int | None = None
@@ -77,7 +78,7 @@ class ApplyLimits:
     batch: int = 500
 
     def __post_init__(self) -> None:
-        """Refuse limits with which nothing could ever be deleted."""
+        """Refuse limits of zero or less, with which nothing could be deleted."""
         for name in ("paths", "bytes", "paths_per_second", "batch"):
             value = getattr(self, name)
             if value is not None and value <= 0:
@@ -90,16 +91,16 @@ class ApplyContext:
 
     Attributes:
         roots: the roots.
-        make_plan: makes the plan of now from the leftovers of interrupted runs, the paths that it confirms and the
-            time between two passes.
-        watch: watches the snapshots; its first look is older than the plan.
-        key: the one spelling of a path.
+        make_plan: function that plans again. Its arguments are the leftovers of interrupted runs, the paths of an
+            earlier plan to confirm (or None), and the time between two passes.
+        watch: finds snapshots that appear or vanish. Create it before the plan is made, so that it misses none.
+        key: function that returns the key of a path (`PathKeys.key`).
         log: the audit log.
         open_snapshot: opens a snapshot for the audit.
-        limits: of a run.
-        quarantine: move to the quarantine instead of deleting.
-        report: called with the number of handled paths and of all paths after every batch.
-        clock: the time.
+        limits: limits of a run.
+        quarantine: move files to the quarantine instead of deleting them.
+        report: called after every batch, with the number of handled paths and the number of all paths.
+        clock: returns the current time.
     """
 
     roots: Sequence[Root]
@@ -118,7 +119,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def find_newest_kept(plan: RetentionPlan) -> list[SnapshotVerdict]:
-    """The newest snapshot of each job that stays and can be restored as far as its files show, by path."""
+    """Find, for each job, the newest snapshot that the plan keeps and that is restorable; sorted by path."""
     newest: dict[str, SnapshotVerdict] = {}
     for each in sorted(plan.snapshots, key=lambda each: (each.modified or _LONG_AGO, each.path)):
         if not each.delete and each.restorable:
@@ -132,8 +133,8 @@ def require_restorable(
     """Audit the newest snapshot of each job that a plan keeps.
 
     Raises:
-        IncompatibleError: one of them is damaged, so that what the plan deletes may still be needed; or its job has
-            removed it meanwhile.
+        IncompatibleError: one of these snapshots is damaged, so that older ones that the plan deletes may be needed; or
+            its job has removed it meanwhile.
     """
     for kept in find_newest_kept(plan):
         try:
@@ -144,7 +145,7 @@ def require_restorable(
                 where=Where(file=kept.path),
                 hint="This call has deleted nothing; the job has newer snapshots by now, plan again",
             ) from error
-        # A file that cannot be checked counts as missing: what the plan deletes may be the last restorable state.
+        # A file that cannot be checked counts as missing: the plan may delete the last restorable snapshot.
         errors = [
             each for each in report.findings if each.severity is Severity.ERROR or each.property is Property.FILES
         ]
@@ -157,14 +158,14 @@ def require_restorable(
 
 
 class DeletionBatches:
-    """The batches of one run.
+    """Deletes the paths of one run, batch by batch, and collects the outcomes.
 
     Attributes:
-        numbers: paths that are gone now, by kind.
-        sizes: bytes that are gone now, by kind.
-        kept: paths that were not deleted.
-        failed: paths that the storage did not let go.
-        stopped: why the run ends before the plan is done.
+        numbers: number of paths that are gone now, by kind.
+        sizes: bytes of the files that are gone now, by kind.
+        kept: paths that are not deleted, because they have changed or are needed.
+        failed: paths that could not be checked or deleted.
+        stopped: why the run ends before all paths are handled; empty if it does not.
     """
 
     def __init__(self, context: ApplyContext, run: AuditRun, since: datetime, total: int) -> None:
@@ -175,7 +176,7 @@ class DeletionBatches:
         self._total = total
         self._began = time.monotonic()
         self._handled = 0
-        # Key of every file that a snapshot of after the plan references, and that snapshot.
+        # Files that snapshots reference which are newer than the plan: path of the snapshot by key of the file.
         self._needed: dict[str, str] = {}
         self.numbers: Counter[str] = Counter()
         self.sizes: Counter[str] = Counter()
@@ -204,7 +205,12 @@ class DeletionBatches:
         return not self.remaining and not self.failed
 
     def drop_unplanned(self, left: Iterable[AuditRecord], planned: set[str]) -> None:
-        """Log paths that an interrupted run was going to delete and that the current plan keeps or no longer finds."""
+        """Log the outcome of paths that an interrupted run was going to delete, but that the current plan does not.
+
+        Args:
+            left: records of the paths that the interrupted run has left.
+            planned: paths that the current plan deletes.
+        """
         now = self._context.clock()
         dropped = [record for record in left if record.path not in planned]
         states = self._stat(dropped)
@@ -231,7 +237,8 @@ class DeletionBatches:
                 return
             self._needed.update(needed)
             if vanished and any(each.kind is PathKind.METADATA for each in todo):
-                # A snapshot has vanished, perhaps one that the policy counts among those to keep: plan again.
+                # Somebody else has deleted a snapshot. If the policy counted it among those to keep, it keeps an older
+                # one now: plan again.
                 plan = context.make_plan(
                     frozenset((each.path, each.bytes, each.modified) for each in todo), todo, timedelta(0)
                 )
@@ -248,7 +255,7 @@ class DeletionBatches:
             self._wait()
 
     def _take(self, todo: Sequence[PlannedPath]) -> list[PlannedPath]:
-        """The next paths within the limits; without any, `stopped` says why."""
+        """Return the paths of the next batch, as far as the limits allow; if they allow none, set `stopped`."""
         limits = self._context.limits
         batch: list[PlannedPath] = []
         paths, size = self.paths, self.bytes
@@ -257,7 +264,7 @@ class DeletionBatches:
             reached = ""
             if limits.paths is not None and paths > limits.paths:
                 reached = f"the limit of {limits.paths:,} paths per run is reached"
-            # A file that is larger than the limit goes in a run of its own.
+            # A file that is larger than the limit is deleted nevertheless if it is the first one of its run.
             elif limits.bytes is not None and size > limits.bytes and paths > 1:
                 reached = f"the limit of {limits.bytes:,} bytes per run is reached"
             if reached:
@@ -268,7 +275,7 @@ class DeletionBatches:
 
     def _delete_batch(self, batch: Sequence[PlannedPath]) -> None:
         fine = self._check([each for each in batch if each.kind is not PathKind.DIRECTORY])
-        # Without `_metadata` a directory is no snapshot any more, whatever of its data is still there.
+        # Without `_metadata` a directory is not a snapshot any more: nobody takes it for one with missing files.
         metadata = [each for each in fine if each.kind is PathKind.METADATA]
         if not self._delete_files(metadata):
             self.stopped = "a _metadata file could not be deleted, and what it references must stay"
@@ -280,7 +287,10 @@ class DeletionBatches:
                 self._remove_directory(each)
 
     def _check(self, files: Sequence[PlannedPath]) -> list[PlannedPath]:
-        """The files that are as planned and that no new snapshot needs; the others are logged."""
+        """Return the files that are as planned and that no new snapshot needs; log the others.
+
+        Set `stopped`, and return nothing, if a `_metadata` file must stay.
+        """
         states = self._stat(files)
         fine, missing = [], []
         failed: list[tuple[PlannedPath, str]] = []
@@ -311,7 +321,7 @@ class DeletionBatches:
         return fine if not self.stopped else []
 
     def _delete_files(self, files: Sequence[PlannedPath]) -> bool:
-        """Delete or move files; returns whether all of them are gone."""
+        """Delete files, or move them to the quarantine; return whether all of them are gone."""
         context = self._context
         located = [self._locate(each.path) for each in files]
         locations = [location for _, location in located]
@@ -351,7 +361,7 @@ class DeletionBatches:
         self._run.append(records)
 
     def _fail(self, files: Sequence[tuple[PlannedPath, str]]) -> None:
-        """Log paths that are still there, each with the reason: the next run of the plan tries them again."""
+        """Log paths that could not be checked or deleted, each with the reason; the next run tries them again."""
         now = self._context.clock()
         records = [to_record(each, self._run.name, now, DeletionOutcome.FAILED, reason) for each, reason in files]
         self.failed += records
@@ -385,7 +395,7 @@ class DeletionBatches:
 def to_record(
     each: PlannedPath, fingerprint: str, now: datetime, outcome: DeletionOutcome, detail: str = ""
 ) -> AuditRecord:
-    """The line of the audit log for a path of a plan."""
+    """Make the audit record of a path of a plan."""
     return AuditRecord(
         each.path, each.bytes, each.kind.value, each.reason, each.modified, fingerprint, outcome, now, detail
     )
@@ -394,7 +404,7 @@ def to_record(
 def _is_as_planned(state: FileEntry, planned: PlannedPath) -> bool:
     if state.size != planned.bytes:
         return False
-    # The plan has no time if the storage gives none; then only the size is compared.
+    # If the storage gives no times, the plan has none either; then compare only the sizes.
     return planned.modified is None or is_same_time(state.modified, planned.modified)
 
 
@@ -406,15 +416,15 @@ class ApplyResult:
     """The outcome of one run.
 
     Attributes:
-        fingerprint: of the plan.
-        done: number and bytes of the paths that are gone now, by kind.
-        kept: paths that were not deleted, each with the reason as detail.
-        failed: paths that the storage did not let go, each with the reason as detail.
-        remaining: paths of the plan that this run has not reached.
-        stopped: why the run ended before the plan was done; empty when it is done.
+        fingerprint: fingerprint of the plan.
+        done: by kind: (number of paths that are gone now, bytes of these).
+        kept: paths that were not deleted, because they have changed or are needed; the detail says why.
+        failed: paths that could not be checked or deleted; the detail says why.
+        remaining: number of paths of the plan that this run has not reached.
+        stopped: why the run ended before the plan was done; empty if it was done.
         quarantined: whether the files were moved to the quarantine.
-        log: directory of the run in the audit log; empty when there was nothing to do.
-        seconds: duration.
+        log: directory of the run in the audit log; empty if there was nothing to do.
+        seconds: wall time.
     """
 
     fingerprint: str
@@ -477,33 +487,34 @@ def apply_plan(
     report: Callable[[int, int], None] | None = None,
     now: Callable[[], datetime] | None = None,
 ) -> ApplyResult:
-    """Delete what the plan of a fingerprint names, after planning again; or continue an interrupted run of it.
+    """Apply the plan with a fingerprint: plan again, and delete its paths if the fingerprint is still the same.
 
-    Before anything is deleted, the newest snapshot of each job that stays is audited.
+    If an earlier run of the plan was interrupted, continue that. Before anything is deleted, the newest snapshot of
+    each job that stays is audited.
 
     Args:
-        roots: as of `plan_retention`, and so are `policy`, `min_age`, `path_mapping` and `storage_options`: with other
-            ones the fingerprint is another.
+        roots: as for `plan_retention`, like `policy`, `min_age`, `path_mapping` and `storage_options`. They must be
+            those of the plan, because the fingerprint depends on them.
         policy: see `roots`.
-        fingerprint: of the plan that somebody has agreed to.
-        planned: the paths that this plan deletes. With them the plan of now confirms it (see `plan_retention`), so that
-            snapshots that are written meanwhile do not change the fingerprint.
+        fingerprint: fingerprint of the plan that somebody has agreed to.
+        planned: the paths that this plan deletes. If given, the new plan confirms them (see `plan_retention`), so that
+            snapshots that were written meanwhile do not change the fingerprint.
         min_age: see `roots`.
-        grace: time between two passes before anything is deleted; zero where the plan that was agreed to was the first.
+        grace: time between two passes of the new plan; zero if the plan that was agreed to counts as the first pass.
         path_mapping: see `roots`.
         storage_options: see `roots`.
         audit_log: directory of the audit log; by default `_retention/log` below the first root.
-        quarantine: move the files to the quarantine of their root instead.
-        limits: bounds of this run.
-        open_snapshot: opens a snapshot for the audit, with declarations for instance.
-        report: called with the number of handled paths and of all paths after every batch.
-        now: the clock.
+        quarantine: move the files to the quarantine of their root instead of deleting them.
+        limits: limits of this run.
+        open_snapshot: opens a snapshot for the audit, for instance with declarations.
+        report: called after every batch, with the number of handled paths and the number of all paths.
+        now: returns the current time.
 
     Raises:
-        PlanChangedError: the plan of now has another fingerprint.
+        PlanChangedError: the new plan has another fingerprint.
         IncompatibleError: the newest snapshot of a job that would stay is damaged, or was removed meanwhile.
-        UsageError: this is no fingerprint, the policy is wrong, the audit log is where files are deleted, or the audit
-            log or the quarantine of a root is a symbolic link.
+        UsageError: `fingerprint` is not a fingerprint, the policy is wrong, the audit log is in a directory whose files
+            are deleted, or the audit log or the quarantine of a root is a symbolic link.
         StateError: a root cannot be read, or the audit log cannot be written.
     """
     if not is_fingerprint(fingerprint):
@@ -551,7 +562,7 @@ def apply_plan(
 
 
 class Application(ApplyContext):
-    """Applies plans below some roots."""
+    """Applies retention plans of some roots."""
 
     def run(self, fingerprint: str, planned: Sequence[PlannedPath] | None, grace: timedelta) -> ApplyResult:
         """Plan again and apply, or continue an interrupted run of the same fingerprint; see `apply_plan`."""
@@ -595,7 +606,17 @@ class Application(ApplyContext):
         return [run for run in self.log.find_runs() if is_fingerprint(run.name)]
 
     def _start(self, plan: RetentionPlan, fingerprint: str, planned: Sequence[PlannedPath] | None) -> AuditRun | None:
-        """Begin a run of a plan; None when there is nothing to do."""
+        """Begin a new run in the audit log. Return None if there is nothing to delete, or the plan was applied before.
+
+        Args:
+            plan: the current plan.
+            fingerprint: fingerprint of the plan that was agreed to.
+            planned: paths that this plan deletes, if known.
+
+        Raises:
+            PlanChangedError: the current plan has another fingerprint.
+            IncompatibleError: the newest snapshot of a job that would stay is damaged.
+        """
         runs = self._find_runs()
         if plan.fingerprint != fingerprint:
             if any(run.name == fingerprint for run in runs):
@@ -611,7 +632,7 @@ class Application(ApplyContext):
             fingerprint, records, time=now, roots=list(plan.roots), quarantine=self.quarantine, bytes=plan.bytes
         )
         for run in runs:
-            # The new plan includes what an interrupted run left undone, so the interrupted run is finished.
+            # The new plan includes the paths that an interrupted run has left, so that run need not be continued.
             if not run.finished and run.read_header().get("roots") == list(plan.roots):
                 run.finish(now, superseded_by=fingerprint)
         return new
@@ -628,10 +649,10 @@ def _to_planned(record: AuditRecord) -> PlannedPath:
 
 
 class PlanChangedError(IncompatibleError):
-    """The plan of now has another fingerprint than the one that was agreed to.
+    """The current plan has another fingerprint than the plan that was agreed to.
 
     Attributes:
-        fingerprint: of the plan of now.
+        fingerprint: fingerprint of the current plan.
     """
 
     fingerprint: str = ""
@@ -652,7 +673,15 @@ def _refuse(plan: RetentionPlan, fingerprint: str, planned: Sequence[PlannedPath
 
 
 def describe_changes(planned: Sequence[PlannedPath], plan: RetentionPlan) -> list[str]:
-    """Describe the paths of an earlier plan that a plan does not confirm, with the reasons; some of many."""
+    """Describe paths of an earlier plan that the current plan does not confirm.
+
+    Args:
+        planned: paths that the earlier plan deletes.
+        plan: the current plan.
+
+    Returns:
+        Texts with the path and the reason, at most `_SHOWN_CHANGES`; then one with the number of further paths.
+    """
     going = {each.path: each for each in plan.delete}
     reasons = {each.path: each.reason for each in (*plan.keep, *plan.unknown)}
     stays = [f"{each.path} would stay now: {reasons[each.path]}" for each in planned if each.path in reasons]

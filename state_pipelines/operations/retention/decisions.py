@@ -39,13 +39,15 @@ if TYPE_CHECKING:
     from state_pipelines.operations.retention.survey import FoundFile, FoundSnapshot, Neighbour, Survey
 
 _TEMPORARY = re.compile(
-    # Local and Hadoop writers, S3 writers, the constant of old releases, and `SnapshotWriter` of this package.
+    # Unfinished files of, in this order: Flink's local and Hadoop writers, its S3 writers, an old release of Flink, and
+    # `SnapshotWriter` of this package.
     rf"\.(?:_metadata|{UUID})\.inprogress\.{UUID}"
     rf"|_(?:_metadata|{UUID})_tmp_{UUID}"
     r"|\._metadata_temp"
     rf"|{PENDING_METADATA.pattern}"
 )
-# `SubtaskKey.getManagedDirName` and the id of a task manager's manager, other characters replaced by `_`.
+# Directories of merged files, named by `SubtaskKey.getManagedDirName` (`op`) or by the id of the
+# `FileMergingSnapshotManager` of a task manager (`tm`), with characters other than these replaced by `_`.
 _MERGED = re.compile(r"job_[0-9a-f]{32}_(?:op|tm)_[\w-]+", re.ASCII)
 # `job_<job>_op_<operator>_<subtask>_<parallelism>` is below `shared`, `job_<job>_tm_<task manager>` below `taskowned`.
 _DATABASE = re.compile(r"op_[\w-]+__\d+_\d+__attempt_\d+", re.ASCII)
@@ -55,7 +57,7 @@ SHARED, TASK_OWNED, CHANGELOG = "shared", "taskowned", "dstl"
 
 
 class Area(Enum):
-    """Job, kind and number that the directories above a file name."""
+    """Kind of a directory in which Flink keeps files that do not belong to a single snapshot."""
 
     SHARED = SHARED
     TASK_OWNED = TASK_OWNED
@@ -64,20 +66,20 @@ class Area(Enum):
 
 
 def is_temporary_name(name: str) -> bool:
-    """Return whether a file is temporary, to be renamed when complete: an unfinished `_metadata`, for instance."""
+    """Return whether a file has a name under which writers keep an unfinished file until they rename it."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
 def is_merged_directory(name: str) -> bool:
-    """Whether a directory holds physical files of file merging (`FileMergingSnapshotManager`)."""
+    """Return whether a directory has the name of one with files of file merging (`FileMergingSnapshotManager`)."""
     return _MERGED.fullmatch(name) is not None
 
 
 def find_area(parents: tuple[str, ...]) -> tuple[Area, int] | None:
-    """The area of a file by the names of the directories above it, outermost first.
+    """Find the area in which a file is, by the names of the directories above the file, outermost first.
 
     Returns:
-        The area and the index of its directory; None where Flink writes no such files.
+        (the area, index of its directory in `parents`); None if the file is in no area.
     """
     last = len(parents) - 1
     if last < 0:
@@ -94,7 +96,7 @@ def find_area(parents: tuple[str, ...]) -> tuple[Area, int] | None:
 
 
 def is_flink_directory(parents: tuple[str, ...]) -> bool:
-    """Return whether Flink makes such a directory; `parents` are the names on its path, its own name last."""
+    """Return whether Flink creates such a directory. `parents` are the names on its path, its own name last."""
     name = parents[-1]
     return (
         name in (SHARED, TASK_OWNED)
@@ -105,20 +107,21 @@ def is_flink_directory(parents: tuple[str, ...]) -> bool:
     )
 
 
-# Times of files that were copied say little: ids decide unless times contradict them by more than this.
+# Snapshots are ordered by id unless their times contradict that by more than this: copying changes times a little.
 _COPY_SECONDS = 60
 
 
 @dataclass
 class JobFiles:
-    """A Flink job as far as its files show it.
+    """A Flink job and its snapshots, as the files below the roots show them.
 
     Attributes:
-        name: its id, or the directory that stands for it where Flink makes none per job.
-        checkpoints: its completed checkpoints, oldest first.
-        snapshots: these and its savepoints, oldest first.
-        newest_change: time of the newest file of its checkpoints, None when there is none.
-        may_run: a file changed within the minimal age, or has no time.
+        name: job id. If that is not known: key of the directory that holds the snapshots, or the first digits of the
+            id, from the name of a savepoint.
+        checkpoints: completed checkpoints of the job, oldest first.
+        snapshots: completed checkpoints and savepoints of the job, oldest first.
+        newest_change: time of the newest file of its checkpoints; None if there is none.
+        may_run: the job may be running: a file has changed within the minimal age, or has no time.
     """
 
     name: str
@@ -143,8 +146,8 @@ class JobIndex:
 
     Args:
         found: the survey.
-        now: the present.
-        min_age: jobs with younger files may be running.
+        now: time of the survey.
+        min_age: a job with files younger than this may be running.
     """
 
     def __init__(self, found: Survey, now: datetime, min_age: timedelta) -> None:
@@ -156,7 +159,7 @@ class JobIndex:
         self._collect_activity(found, now, min_age)
 
     def job_of(self, directory_key: str) -> JobFiles | None:
-        """The job to whose checkpoints a directory belongs: `chk-N`, `shared` and the like; None for others."""
+        """Return the job to which a directory such as `chk-N` or `shared` belongs; None for other directories."""
         name = self._names.get(directory_key)
         return None if name is None else self._job(name)
 
@@ -220,7 +223,7 @@ def _name_savepoint_job(snapshot: FoundSnapshot, ids: dict[str, set[str]]) -> st
 
 
 def checkpoint_number(snapshot: FoundSnapshot) -> int:
-    """Id of a snapshot; of one that cannot be read, the number in its name, or -1."""
+    """Return the checkpoint id of a snapshot; if it cannot be read, the number in the directory name, or -1."""
     if isinstance(snapshot.reading, SnapshotReferences):
         return snapshot.reading.checkpoint_id
     match = CHECKPOINT_DIRECTORY.fullmatch(snapshot.key.rpartition("/")[2])
@@ -228,10 +231,10 @@ def checkpoint_number(snapshot: FoundSnapshot) -> int:
 
 
 def sort_by_age(snapshots: list[FoundSnapshot]) -> list[FoundSnapshot]:
-    """Snapshots of one job, oldest first; those of unknown age before all others.
+    """Sort the snapshots of one job, oldest first; snapshots without a time come first.
 
-    Ids of one job only grow, so they decide, unless the times say that a job with this id was restored from an older
-    snapshot and began to count again.
+    They are sorted by checkpoint id, since the ids of a job only grow. If times contradict the ids, they are sorted by
+    time: a job with the same job id was restored from an older snapshot, and has used checkpoint ids again.
     """
     by_id = sorted(snapshots, key=lambda each: (checkpoint_number(each), each.key))
     times = [each.modified.timestamp() for each in by_id if each.modified is not None]
@@ -244,7 +247,7 @@ def sort_by_age(snapshots: list[FoundSnapshot]) -> list[FoundSnapshot]:
 
 
 def split_key(key: str) -> tuple[str, ...]:
-    """The names in a key, outermost first."""
+    """Split a key into the names on its path, outermost first."""
     return tuple(key.split("/"))
 
 
@@ -252,11 +255,11 @@ _BUCKETS = {"hourly": "%Y-%m-%d %Hh", "daily": "%Y-%m-%d", "weekly": "%G week %V
 
 
 NOT_IN_EARLIER_PLAN = "not in the earlier plan that this one confirms; a later plan may delete it"
-"""Reason of what could go by now, but could not when the confirmed plan was made."""
+"""Reason for keeping a path that could be deleted now, but is not in the earlier plan that is being confirmed."""
 
 
 YOUNG_SNAPSHOT = "younger than the minimal age"
-"""Reason of a snapshot that stays."""
+"""Reason for keeping a snapshot."""
 
 
 @dataclass(frozen=True)
@@ -264,8 +267,8 @@ class Decision:
     """The decision about one snapshot.
 
     Attributes:
-        delete: it goes.
-        reasons: why, the strongest first.
+        delete: whether the snapshot is deleted.
+        reasons: why it is deleted or kept, the strongest reason first.
     """
 
     delete: bool
@@ -283,9 +286,9 @@ def decide(
 
     Args:
         found: the survey.
-        index: its jobs.
+        index: jobs of the survey.
         policy: the policy.
-        stopped: keys of the roots below which references are not known.
+        stopped: keys of roots whose files unknown references may need (`RetentionPlan.stopped`).
         candidates: paths that may be deleted; None for all.
 
     Returns:
@@ -305,7 +308,7 @@ def decide(
 
 
 def kind_of(snapshot: FoundSnapshot) -> SnapshotKind:
-    """`checkpoint`, `savepoint` or `unknown`; by the name of the directory where `_metadata` does not say."""
+    """Return the kind of a snapshot from its `_metadata` or, if that does not say it, from its directory name."""
     reading = snapshot.reading
     if isinstance(reading, SnapshotReferences) and reading.kind is not SnapshotKind.UNKNOWN:
         return reading.kind
@@ -322,7 +325,7 @@ def _protect(
     now: datetime,
     stopped: Collection[str],
 ) -> dict[str, list[str]]:
-    """Reasons that no policy overrules, by key of the snapshot."""
+    """Collect reasons for keeping snapshots of a job that no policy overrules, by key of the snapshot."""
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for snapshot in job.snapshots:
         if isinstance(snapshot.reading, Unreadable):
@@ -348,9 +351,10 @@ def _protect(
 
 
 def _newest_restorable(job: JobFiles, restorable: Mapping[str, bool | None]) -> list[FoundSnapshot]:
-    """The newest restorable snapshot, and a newer one for which this is not known.
+    """Return the newest restorable snapshot of a job; and a newer one, if it is not known whether that is restorable.
 
-    The same of the checkpoints alone, because a savepoint may have been taken by another job of the same first digits.
+    Return the same for checkpoints alone. A savepoint may belong to another job, because its name has only the first
+    digits of the job id.
     """
     found: dict[str, FoundSnapshot] = {}
     for snapshots in (job.snapshots, job.checkpoints):
@@ -387,7 +391,8 @@ def _apply_rules(
     for name, snapshots in groups.items():
         rule = rules[name]
         reasons = _keep(rule, snapshots, found.time)
-        # Apply the rule also without damaged snapshots, so that none of these displaces a restorable one.
+        # Apply the rule a second time without damaged snapshots: otherwise they would count, for instance among the
+        # last three, in place of restorable ones.
         whole = [snapshot for snapshot in snapshots if restorable[snapshot.key] is not False]
         for key, texts in _keep(rule, whole, found.time).items():
             reasons[key] = list(dict.fromkeys((*reasons.get(key, ()), *texts)))
@@ -416,7 +421,13 @@ def _find_rule(snapshot: FoundSnapshot, job: JobFiles, rules: Mapping[str, Polic
 
 
 def _keep(rule: PolicyRule, snapshots: Sequence[FoundSnapshot], now: datetime) -> dict[str, list[str]]:
-    """Reasons by which a rule keeps snapshots of one job, oldest first given; by key."""
+    """Collect the reasons for which a rule keeps snapshots of one job, by key of the snapshot.
+
+    Args:
+        rule: the rule.
+        snapshots: snapshots of the job to which the rule applies, oldest first.
+        now: time of the survey.
+    """
     keep = rule.keep
     newest_first = [snapshot for snapshot in reversed(snapshots) if snapshot.modified is not None]
     reasons: defaultdict[str, list[str]] = defaultdict(list)
@@ -461,7 +472,17 @@ def _exceeds_budget(
     protected: Mapping[str, Collection[str]],
     found: Survey,
 ) -> set[str]:
-    """Keys of the snapshots that the budget of a rule drops: the oldest, never protected ones."""
+    """Return the keys of the snapshots that a rule does not keep because of its `max_size`.
+
+    Protected snapshots always stay, and count first. Of the others the newest stay as long as all files fit.
+
+    Args:
+        rule: the rule.
+        snapshots: snapshots of one job to which the rule applies, oldest first.
+        reasons: reasons for which the rule keeps snapshots, by key.
+        protected: reasons that no policy overrules, by key.
+        found: the survey.
+    """
     budget = rule.keep.max_size
     if budget is None:
         return set()
@@ -482,7 +503,7 @@ def _exceeds_budget(
 
 
 def _add_files(snapshot: FoundSnapshot, counted: set[str], found: Survey) -> int:
-    """Bytes of the files of a snapshot that are not counted yet."""
+    """Return the bytes of the files of a snapshot that are not in `counted` yet, and add their keys to it."""
     keys = {file.key for file in snapshot.files}
     if isinstance(snapshot.reading, SnapshotReferences):
         keys |= snapshot.reading.files.keys()
@@ -492,10 +513,10 @@ def _add_files(snapshot: FoundSnapshot, counted: set[str], found: Survey) -> int
 
 
 YOUNG = "younger than the minimal age, or of unknown age"
-"""Reason of an unreferenced file that stays."""
+"""Reason for keeping a file that no snapshot references."""
 
-# Tasks upload before `_metadata` exists; what was uploaded this shortly before the newest checkpoint was completed may
-# belong to the next one (default of `execution.checkpointing.timeout`).
+# Tasks upload files before the `_metadata` of their checkpoint is written. So a file that was uploaded within this time
+# before the newest checkpoint was completed may belong to the next one (default of `execution.checkpointing.timeout`).
 _UPLOAD_TIME = timedelta(minutes=10)
 
 _AREA_KINDS = {
@@ -508,16 +529,17 @@ _AREA_KINDS = {
 
 @dataclass(frozen=True)
 class _Directory:
-    """The files of one directory, as far as they are known.
+    """Properties that the files of one directory have in common.
 
     Attributes:
-        kind: kind of files with a name that Flink writes; OTHER where it writes none.
-        job: the job whose checkpoints they belong to, or None.
-        number: checkpoint number of a `chk-N` directory without `_metadata`, or None.
-        newest: time of the newest file; None when one has no time, or there is none.
-        everything: all files are candidates whatever their names.
-        is_merged: each holds the state of many checkpoints, and tasks append to it (`FileMergingSnapshotManager`).
-        is_database: the files of a ForSt database, which its running job needs though no checkpoint references them.
+        kind: kind of the files that have a name that Flink writes; OTHER if Flink writes no files to the directory.
+        job: the job to whose checkpoints the files belong, or None.
+        number: checkpoint id of a `chk-N` directory without `_metadata`, or None.
+        newest: time of the newest file; None if a file has no time, or there are no files.
+        everything: files may be deleted whatever their names.
+        is_merged: each file holds state of many checkpoints, and tasks append to it (`FileMergingSnapshotManager`).
+        is_database: the files belong to a ForSt database, which a running job needs though no checkpoint references
+            them.
     """
 
     kind: PathKind
@@ -530,15 +552,15 @@ class _Directory:
 
 
 class FileJudge:
-    """Judges files and directories.
+    """Decides about every file and directory of a survey: it is deleted, kept or unknown.
 
     Args:
         found: the survey.
-        index: its jobs.
+        index: jobs of the survey.
         decisions: the decisions about snapshots.
         policy: the policy.
-        stopped: keys of the roots below which references are not known.
-        leftovers: key, size and time of files that an interrupted application of a plan was deleting.
+        stopped: keys of roots whose files unknown references may need (`RetentionPlan.stopped`).
+        leftovers: (key, size, time) of files that an interrupted application of a plan was deleting.
         candidates: paths that may be deleted; None for all.
     """
 
@@ -588,7 +610,7 @@ class FileJudge:
             self._judge_file(file)
         for link in self._found.links:
             self._mark_unknown(link, "a symbolic link or special file; links are not followed")
-        # Delete all `_metadata` first, the oldest before the others, so that none names a file that is gone.
+        # Delete all `_metadata` files first, the oldest first, so that none of them references a deleted file.
         self.delete.sort(key=_find_turn)
         self.delete += self._judge_directories()
         self.keep.sort(key=lambda path: path.path)
@@ -616,17 +638,18 @@ class FileJudge:
                 newest = self._newest[directory]
                 known = newest is not None and modified is not None
                 self._newest[directory] = max(newest, modified) if known else None  # type: ignore[type-var]
-            # A manifest does not make a directory temporary: after a claim, checkpoints may name the files beside it.
+            # A manifest, unlike this file, does not make a directory temporary: if Flink has claimed the snapshot,
+            # checkpoints may reference the files beside the manifest.
             if file.name == METADATA_FILE + ".pending":
                 self._pending.add(directory)
 
         self._lone_manifests = self._find_lone_manifests()
 
     def _find_lone_manifests(self) -> set[str]:
-        """Directories that hold a manifest alone: Flink removes all else of a snapshot that it claimed, but not that.
+        """Find the directories that hold nothing but a manifest of this package.
 
-        It deletes the files that it knows, and then the directory only where that is empty
-        (`CompletedCheckpoint.CompletedCheckpointDiscardObject`).
+        They remain of snapshots that Flink has claimed. When Flink discards such a snapshot, it deletes the files that
+        it knows, and then the directory only if that is empty (`CompletedCheckpoint.CompletedCheckpointDiscardObject`).
         """
         found = {each.directory_key for each in self._found.files.values() if each.name == MANIFEST_FILE}
         others = (*self._found.links, *self._found.directories.values())
@@ -711,14 +734,21 @@ class FileJudge:
     def _judge_own_file(self, file: FoundFile, snapshot: FoundSnapshot, kind: PathKind) -> None:
         if not self._decisions[snapshot.key].delete:
             self._keep(file, kind, f"in the directory of a snapshot that stays, {snapshot.path}")
-        # Flink has written references to a directory in which the file is not (FLINK-39964).
+        # A kept snapshot may reference this file in another directory, where the file does not exist: Flink has written
+        # such wrong references (FLINK-39964).
         elif copied := self._find_copied(file, is_released=True):
             self._keep(file, kind, copied)
         else:
             self._delete(file, kind, f"belongs to {snapshot.path}, which goes")
 
     def _find_doubt(self, file: FoundFile, directory: _Directory, *, is_released: bool) -> str | None:
-        """The reason for which an unreferenced file stays, or None."""
+        """Return the reason for keeping a file that no kept snapshot references, or None.
+
+        Args:
+            file: the file.
+            directory: properties of its directory.
+            is_released: a snapshot that is deleted references the file.
+        """
         kind = directory.kind
         is_own_group = kind in _GROUPS
         if self._is_young(file.entry.modified) or (is_own_group and self._is_young(directory.newest)):
@@ -752,15 +782,22 @@ class FileJudge:
         return None
 
     def _find_copied(self, file: FoundFile, *, is_released: bool) -> str | None:
-        """The reason for which a file stays whose random name a kept snapshot references elsewhere, or None."""
+        """Return the reason for keeping a file whose random name a kept snapshot references elsewhere, or None.
+
+        The file may be a copy of the referenced one.
+
+        Args:
+            file: the file.
+            is_released: the file belongs to a snapshot that is deleted, or such a snapshot references it.
+        """
         others = self._names.get(file.name, set()) - {file.key}
         if is_released:
-            # If the file exists where the snapshot names it, a copy elsewhere is not needed; only a missing one counts.
+            # If the referenced file exists, its copy is not needed. Only missing ones count.
             others = {key for key in others if key not in self._found.files}
         return f"a snapshot references a file of this name at {min(others)}; this may be its copy" if others else None
 
     def _has_ended(self, job: JobFiles | None) -> bool:
-        """Whether a job has changed nothing for so long that no lower `min_age` counts."""
+        """Return whether a job has written no file for at least `MIN_AGE`, even if the policy has a lower `min_age`."""
         newest = None if job is None else job.newest_change
         return job is not None and not job.may_run and newest is not None and self._now - newest >= MIN_AGE
 
@@ -769,7 +806,7 @@ class FileJudge:
         return not in_kept_snapshot and (file.key, file.entry.size, file.entry.modified) in self._leftovers
 
     def _is_young(self, modified: datetime | None) -> bool:
-        # A file without a time, or with one in the future, has no known age and counts as young.
+        # The age of a file without a time, or with a time in the future, is not known: it counts as young.
         return (
             modified is None or self._now - modified < max(self._policy.min_age, timedelta(0)) or modified > self._now
         )
@@ -815,7 +852,14 @@ class FileJudge:
         return match is not None and int(match[1]) < job.newest_id
 
     def _drop_files_of_kept_jobs(self, planned: list[PlannedPath], blocked: Collection[str]) -> list[PlannedPath]:
-        """Leave out `shared` and the like below a job that stays: Flink makes them for each job, empty or not."""
+        """Return the planned directories without those of areas (such as `shared`) whose job directory stays.
+
+        Flink creates these directories for each job, so they may be empty.
+
+        Args:
+            planned: directories that could be removed.
+            blocked: keys of directories that stay.
+        """
         keys = {directory.path: directory.key for directory in self._found.directories.values()}
         result = []
         for path in planned:
@@ -842,7 +886,7 @@ _ORPHAN_REASONS = {
 
 
 def _find_turn(path: PlannedPath) -> tuple[bool, float, str]:
-    """Sort key of the order of deletion."""
+    """Sort key for the order of deletion: `_metadata` files by time, then all other files by path."""
     is_metadata = path.kind is PathKind.METADATA
     return not is_metadata, path.modified.timestamp() if is_metadata and path.modified else 0.0, path.path
 
@@ -854,7 +898,7 @@ def _list_references(snapshots: Iterable[FoundSnapshot | Neighbour]) -> Iterator
 
 
 def _count(references: Mapping[str, SnapshotReferences]) -> dict[str, tuple[str, int]]:
-    """The first snapshot that references each file, and the number of all that do."""
+    """Return, for each referenced file, (the first snapshot that references it, number of such snapshots)."""
     counts: defaultdict[str, int] = defaultdict(int)
     first: dict[str, str] = {}
     for path, each in references.items():

@@ -36,14 +36,14 @@ if TYPE_CHECKING:
 
 
 def locate_own(root: Location, *names: str) -> Location:
-    """Locate something in the directory of retention of a root; it need not exist.
+    """Return the location of a file or directory in the directory `_retention` of a root; it need not exist.
 
     Args:
-        root: the root, which may be a link itself.
-        names: names of directories below that of retention, and of a file.
+        root: the root, which may be a symbolic link itself.
+        names: names on the path below `_retention`.
 
     Raises:
-        UsageError: the directory of retention, or something below it on this path, is a symbolic link.
+        UsageError: `_retention`, or a name on the path below it, is a symbolic link.
     """
     location = join(root, RETENTION_DIRECTORY)
     require_no_link(location)
@@ -54,16 +54,16 @@ def locate_own(root: Location, *names: str) -> Location:
 
 
 def find_above(root: Location) -> tuple[list[Location], list[str]]:
-    """Find the directories above a root that have been roots of retention too.
+    """Find the directories above a root that have been roots of retention, too: they have a directory `_retention`.
 
     Args:
-        root: the root; if it is local, also what is above the directory to which its links lead.
+        root: the root. If its path has symbolic links, the directories above their target are searched, too.
 
     Returns:
-        (the directories, the nearest first; notes about those into which the storage does not let us look).
+        (the directories, nearest first; notes about directories that we may not list).
 
     Raises:
-        StorageError: the storage fails for the moment.
+        StorageError: the storage fails temporarily.
     """
     if is_local(root):
         real = os.path.realpath(root.path)
@@ -79,16 +79,16 @@ def find_above(root: Location) -> tuple[list[Location], list[str]]:
         except StateError as error:
             if isinstance(error, StorageError) and error.transient:
                 raise
-            # Credentials often cover only some prefixes of a bucket.
+            # Not an error: credentials often allow only some prefixes of a bucket.
             notes.append(f"whether something is pinned above the root cannot be seen: {error}")
     return found, notes
 
 
 def is_own_above(above: Location, root: Location) -> bool:
-    """Return whether the directory of retention above a root belongs to the owner of the root, to us or to the system.
+    """Return whether `_retention` in a directory above a root belongs to the owner of the root, to us or to the system.
 
-    Anybody may write to directories such as `/tmp`: pins in a stranger's directory protect files, but files in its
-    quarantine are not restored.
+    In directories such as `/tmp` anybody may create a `_retention`. If a stranger has created it, its pins are
+    respected, but files in its quarantine are not restored.
     """
     if not is_local(root):
         return True
@@ -97,7 +97,7 @@ def is_own_above(above: Location, root: Location) -> bool:
 
 
 def _list_above(path: str) -> Iterator[str]:
-    """The directories above a path, the nearest first; those of a bucket end with it."""
+    """Yield the directories above a path, nearest first; in an object store the last one is the bucket."""
     path = path.rstrip("/")
     while "/" in path:
         path = path.rpartition("/")[0]
@@ -105,17 +105,17 @@ def _list_above(path: str) -> Iterator[str]:
 
 
 def require_no_link(location: Location) -> None:
-    """Refuse a symbolic link; only local file systems have them.
+    """Check that a location is not a symbolic link; only local file systems have them.
 
     Raises:
-        UsageError: the location is one.
+        UsageError: the location is a symbolic link.
     """
     if is_local(location) and os.path.islink(location.path):  # noqa: PTH114
         raise refuse_link(str(location))
 
 
 def refuse_link(path: str) -> UsageError:
-    """Make the error about a symbolic link where retention keeps its own files."""
+    """Make the error about a symbolic link on a path at which retention keeps its own files."""
     return UsageError(
         "this is a symbolic link, and retention follows none to its own files",
         where=Where(file=path),
@@ -124,7 +124,7 @@ def refuse_link(path: str) -> UsageError:
 
 
 PINS_FILE = "pins.yaml"
-"""Name of the pin file in the directory of retention of a root."""
+"""Name of the pin file in the directory `_retention` of a root."""
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -135,11 +135,12 @@ class Pin:
     """An entry of a pin file.
 
     Attributes:
-        path: directory of a snapshot relative to the root, or its absolute path; of a job, for all snapshots in it.
-        reason: why, for people.
-        tags: with tags, the snapshot stays only while a policy keeps one of them; without, it always stays.
-        created: when the entry was made, as ISO text.
-        line: of the entry in the file; 0 where it has been in none.
+        path: directory of a snapshot, or of a job for all its snapshots; relative to the root, or absolute.
+        reason: reason of the pin, for people.
+        tags: without tags, the snapshot always stays; with tags, only as long as a policy keeps snapshots with one of
+            them.
+        created: time at which the entry was made, as ISO text.
+        line: line of the entry in the pin file; 0 for an entry that was not read from a file.
     """
 
     path: str
@@ -149,28 +150,28 @@ class Pin:
     line: int = field(default=0, compare=False)
 
     def to_json(self) -> dict[str, object]:
-        """The entry, for YAML and JSON; without what is empty."""
+        """Return the entry for YAML or JSON, without empty fields."""
         found: dict[str, object] = {"path": self.path, "reason": self.reason, "tags": list(self.tags)}
         found["created"] = self.created
         return {name: value for name, value in found.items() if value}
 
 
 def locate_pins(root: Location) -> Location:
-    """The pin file of a root; it need not exist.
+    """Return the location of the pin file of a root; the file need not exist.
 
     Raises:
-        UsageError: it, or the directory of retention, is a symbolic link.
+        UsageError: the file, or the directory `_retention`, is a symbolic link.
     """
     return locate_own(root, PINS_FILE)
 
 
 def read_pins(root: Location) -> tuple[Pin, ...]:
-    """The pins of a root; none without a pin file.
+    """Read the pins of a root; there are none if it has no pin file.
 
     Raises:
-        FormatError: the file is not a pin file; nothing may be deleted on a guess.
-        MissingFileError: the file is there and cannot be read.
-        UsageError: the file, or the directory of retention, is a symbolic link.
+        FormatError: the file is not a pin file. Nothing may be deleted then, because the pins are not known.
+        MissingFileError: the file exists but cannot be read.
+        UsageError: the file, or the directory `_retention`, is a symbolic link.
     """
     location = locate_pins(root)
     try:
@@ -208,12 +209,14 @@ def _parse_pin(entry: object, location: Location, index: int, line: int) -> Pin:
 
 
 def find_pinned_keys(base: str, path: str, keys: PathKeys) -> tuple[str, ...]:
-    """The keys of the directories that a pin may mean: several for `/a`, which may begin at the root of the pin file.
+    """Return the keys of the directories that a pin may name.
+
+    On a local file system, a path such as `/a` may be absolute or relative to the root: it gives two keys.
 
     Args:
-        base: key of the directory that has the pin file.
-        path: as of `Pin`, in any spelling, also of the `_metadata` file.
-        keys: the one spelling of paths.
+        base: key of the root with the pin file.
+        path: `Pin.path` in any spelling; or the path of the `_metadata` file in this directory.
+        keys: computes the keys.
     """
     path = path.strip().rstrip("/").removesuffix(f"/{METADATA_FILE}")
     if _URL.match(path):
@@ -240,10 +243,10 @@ def pin_snapshot(
 
     Args:
         root: the root.
-        path: directory of the snapshot, relative to the root or absolute; or of a job.
-        reason: why, for people.
+        path: directory of the snapshot, or of a job; relative to the root, or absolute.
+        reason: reason of the pin, for people.
         tags: see `Pin`.
-        keys: the one spelling of paths.
+        keys: computes the keys by which paths are compared.
 
     Raises:
         UsageError: there is no snapshot at the path.
@@ -266,19 +269,19 @@ def pin_snapshot(
 def pin_restored(
     roots: Sequence[Location], records: Iterable[AuditRecord], *, reason: str, keys: PathKeys | None = None
 ) -> list[str]:
-    """Pin the snapshots that are back from quarantine, so that the next plan does not take them again.
+    """Pin the snapshots that were restored from quarantine, so that the next plan does not delete them again.
 
     Args:
-        roots: the roots that they are below.
-        records: lines of the restore (`restore_quarantined`).
-        reason: why, for people.
-        keys: the one spelling of paths.
+        roots: the roots of the snapshots.
+        records: result of `restore_quarantined`.
+        reason: reason of the pins, for people.
+        keys: computes the keys by which paths are compared.
 
     Returns:
-        their paths.
+        Paths of the snapshots.
 
     Raises:
-        UsageError: one is below none of the roots.
+        UsageError: a snapshot is not below any of the roots.
         StateError: a pin file cannot be read or written.
     """
     keys = keys or PathKeys()
@@ -292,7 +295,10 @@ def pin_restored(
 
 
 def find_pinnable(root: Location, path: str, keys: PathKeys) -> str | None:
-    """The directory that a path means, relative to a root; None unless it is below the root and holds a snapshot."""
+    """Return the directory that the path of a pin names, relative to the root.
+
+    Return None unless the directory is below the root and is, or contains, a snapshot.
+    """
     base = keys.directory_key(root.url)
     for key in find_pinned_keys(base, path, keys) if path.strip() else ():
         relative = key[len(base) + 1 :]
@@ -306,8 +312,8 @@ def unpin_snapshot(root: Location, path: str, *, keys: PathKeys | None = None) -
 
     Args:
         root: the root.
-        path: as the pin file names it, or another spelling of it.
-        keys: the one spelling of paths.
+        path: path of the pin, in any spelling.
+        keys: computes the keys by which paths are compared.
 
     Raises:
         UsageError: the snapshot is not pinned.
@@ -323,7 +329,7 @@ def unpin_snapshot(root: Location, path: str, *, keys: PathKeys | None = None) -
 
 
 def _without(root: Location, pinned: Collection[str], keys: PathKeys) -> list[Pin]:
-    """The pins of a root, but for those that may mean one of some directories."""
+    """Read the pins of a root, except those that may name one of the directories in `pinned` (keys)."""
     base = keys.directory_key(root.url)
     return [each for each in read_pins(root) if not set(find_pinned_keys(base, each.path, keys)) & set(pinned)]
 
@@ -334,7 +340,7 @@ def _wrong(location: Location, what: str) -> StateError:
 
 
 Leftovers = Collection[tuple[str, int, datetime | None]]
-"""Path, size and time of files that interrupted runs were going to delete: no age floor protects them."""
+"""(path, size, time) of files that interrupted runs were going to delete: the minimal age does not protect them."""
 
 _STARTED = "started"
 _FINISHED = "finished"
@@ -342,31 +348,32 @@ _TIME_FORMAT = "%Y%m%dT%H%M%S%fZ"
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 
 QUARANTINED = "quarantined"
-"""Kind of files in quarantine, whose role in the root is not known any more."""
+"""`AuditRecord.kind` of files in the quarantine, whose `PathKind` is not known any more."""
 
 _LONG_REASON = 300
 _KINDS = frozenset({QUARANTINED, *PathKind})
 
 
 class DeletionOutcome(StrEnum):
-    """Record of an action on a path."""
+    """Outcome of an action on a path, as the audit log records it."""
 
     INTENDED = "intended"
-    """Going to be deleted; written before."""
+    """The path is going to be deleted or moved; recorded before anything is done."""
     DELETED = "deleted"
     MISSING = "missing"
-    """Somebody else has deleted it before."""
+    """The path did not exist any more: somebody else has deleted it."""
     QUARANTINED = "quarantined"
     RESTORED = "restored"
-    """Moved back out of the quarantine; with a detail, it is not known whether its snapshot is complete."""
+    """The file was moved back out of the quarantine. A detail says why it is not known whether its snapshot is
+    complete."""
     INCOMPLETE = "incomplete"
-    """The `_metadata` of a snapshot that was moved back, but whose files are not all there; the detail names them."""
+    """The `_metadata` file of a snapshot was moved back, but the snapshot lacks files; the detail names them."""
     PURGED = "purged"
-    """Deleted in the quarantine."""
+    """The file was deleted from the quarantine."""
     KEPT = "kept"
-    """Not deleted, because it has changed or is needed; the detail says why."""
+    """The path was not deleted, because it has changed or is needed; the detail says why."""
     FAILED = "failed"
-    """The storage refused; the detail says why."""
+    """The path could not be checked, deleted or moved; the detail says why."""
 
 
 @dataclass(frozen=True)
@@ -374,15 +381,15 @@ class AuditRecord:
     """A line of the log.
 
     Attributes:
-        path: the file.
-        bytes: its size.
-        kind: what it is, a value of `PathKind`, or `QUARANTINED`.
-        reason: why it was planned.
-        modified: its time in the plan, None when the storage gives none.
-        fingerprint: of the plan.
+        path: path of the file or directory.
+        bytes: size of the file.
+        kind: a value of `PathKind`, or `QUARANTINED`.
+        reason: reason of the plan for deleting it, or since when it is in quarantine.
+        modified: time of the file in the plan; None if the storage gives no times.
+        fingerprint: fingerprint of the plan.
         outcome: what was done.
-        time: when.
-        detail: why it was kept, why it failed, or what its snapshot lacks.
+        time: time of the record.
+        detail: why the path was kept, why it failed, or what its snapshot lacks.
     """
 
     path: str
@@ -396,11 +403,11 @@ class AuditRecord:
     detail: str = ""
 
     def with_outcome(self, outcome: DeletionOutcome, time: datetime, detail: str = "") -> AuditRecord:
-        """The record of a later time."""
+        """Return a copy of the record with another outcome, time and detail."""
         return replace(self, outcome=outcome, time=time, detail=detail)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields of the line."""
+        """Return the fields of the line in the log."""
         return {
             "time": self.time.isoformat(),
             "outcome": str(self.outcome),
@@ -415,22 +422,22 @@ class AuditRecord:
 
 
 class AuditRun:
-    """A run of retention, as its log has it.
+    """A run of retention in the audit log: its files are read, and new ones are added.
 
     Attributes:
-        directory: of the run.
-        name: fingerprint of the plan, or the verb of another run.
+        directory: directory of the run in the log.
+        name: fingerprint of the plan that the run applies, or `restore` or `purge`.
     """
 
     def __init__(self, directory: Location, name: str, files: Sequence[str]) -> None:
-        """Continue after the files that exist."""
+        """Open the run. `files` are the names of its files, in order; `append` adds the next one."""
         self.directory = directory
         self.name = name
         self._files = list(files)
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """Whether the run has nothing left to do."""
         return any(name.endswith(f"-{_FINISHED}.jsonl") for name in self._files)
 
     def append(self, records: Iterable[AuditRecord]) -> None:
@@ -447,10 +454,10 @@ class AuditRun:
         self._write(f"-{_FINISHED}", [{"time": time.isoformat(), "event": _FINISHED, **summary}])
 
     def read_header(self) -> dict[str, Any]:
-        """The first line of the run, about the run itself.
+        """Read the first line of the run, which describes the run itself.
 
         Raises:
-            FormatError: the line is not one of this log.
+            FormatError: the line is not a line of an audit log.
         """
         location = join(self.directory, self._files[0])
         line = next(_read_lines(location), "")
@@ -460,10 +467,10 @@ class AuditRun:
             raise _refuse_line(error, location, 1) from None
 
     def read(self) -> Iterator[AuditRecord]:
-        """Every record of the run, in the order in which it was written.
+        """Yield all records of the run, in the order in which they were written.
 
         Raises:
-            FormatError: a line is not one of this log, or a file is too large for one.
+            FormatError: a line is not a line of an audit log, or a file is too large.
             UsageError: a file is a symbolic link.
         """
         for name in self._files:
@@ -474,7 +481,7 @@ class AuditRun:
                     yield record
 
     def read_about(self, names: Collection[str]) -> Iterator[AuditRecord]:
-        """The records of the run that have one of some names in them; see `read`."""
+        """Yield the records of the run in whose lines one of these names occurs; see `read`."""
         texts = {text for name in names for text in (name, json.dumps(name)[1:-1])}
         for file in self._files:
             location = join(self.directory, file)
@@ -484,7 +491,7 @@ class AuditRun:
                     yield record
 
     def unfinished_records(self) -> dict[str, AuditRecord]:
-        """The deletions without an outcome or with a failure, by path."""
+        """Return, by path, the records of paths whose deletion has no outcome yet, or has failed."""
         left: dict[str, AuditRecord] = {}
         for record in self.read():
             if record.outcome in (DeletionOutcome.INTENDED, DeletionOutcome.FAILED):
@@ -517,13 +524,13 @@ class AuditLog:
         self.directory = directory
 
     def start_run(self, name: str, records: Iterable[AuditRecord], *, time: datetime, **about: Any) -> AuditRun:
-        """Write the first file of a new run: what it is and what it is going to do.
+        """Begin a run: write its first file, which describes the run and lists the paths that it is going to handle.
 
         Args:
-            name: fingerprint of the plan, or the verb of another run.
+            name: fingerprint of the plan that the run applies, or `restore` or `purge`.
             records: the paths, with the outcome `INTENDED`.
-            time: of the start.
-            about: more about the run, such as the roots.
+            time: time of the start.
+            about: further properties of the run, such as the roots, for the first line.
 
         Raises:
             StateError: the storage refuses.
@@ -535,7 +542,7 @@ class AuditLog:
         return run
 
     def find_runs(self) -> list[AuditRun]:
-        """All runs, the oldest first."""
+        """Find all runs, oldest first."""
         if not exists(self.directory):
             return []
         runs = []
@@ -550,36 +557,36 @@ class AuditLog:
         return runs
 
     def find_unfinished_runs(self) -> list[AuditRun]:
-        """The runs that were killed or stopped at a limit, the oldest first."""
+        """Find the runs that were killed, failed or stopped at a limit, oldest first."""
         return [run for run in self.find_runs() if not run.finished]
 
     def read_about(self, names: Collection[str]) -> Iterator[AuditRecord]:
-        """The records of all runs that have one of some names in them, the oldest first."""
+        """Yield the records of all runs in whose lines one of these names occurs, oldest first."""
         for run in self.find_runs():
             yield from run.read_about(names)
 
     def read(self) -> Iterator[AuditRecord]:
-        """Every record of every run, the oldest first."""
+        """Yield all records of all runs, oldest first."""
         for run in self.find_runs():
             yield from run.read()
 
 
 def open_audit_log(root: Location, directory: Location | None = None) -> AuditLog:
-    """The audit log in a directory, by default `_retention/log` below the first root.
+    """Return the audit log in `directory`; by default in `_retention/log` below the root.
 
     Raises:
-        UsageError: the default directory, or the one above it, is a symbolic link.
+        UsageError: `_retention` or `_retention/log` is a symbolic link.
     """
     return AuditLog(directory or locate_own(root, "log"))
 
 
 def is_fingerprint(name: str) -> bool:
-    """Return whether a run of this name applied a plan."""
+    """Return whether the name of a run is the fingerprint of a plan, which the run applies."""
     return _FINGERPRINT.fullmatch(name) is not None
 
 
 def find_leftovers(log: AuditLog) -> Leftovers:
-    """The files that interrupted runs in the log were going to delete."""
+    """Collect the files that interrupted runs in the log were going to delete, but have not."""
     return frozenset(
         (record.path, record.bytes, record.modified)
         for run in log.find_unfinished_runs()
@@ -592,7 +599,7 @@ def _format_line(line: dict[str, Any]) -> bytes:
     try:
         return f"{json.dumps(line, ensure_ascii=False)}\n".encode()
     except UnicodeEncodeError:
-        # Names of files on this machine need not be UTF-8.
+        # Escape names of local files that are not UTF-8.
         return f"{json.dumps(line)}\n".encode()
 
 
@@ -600,7 +607,7 @@ def _read_lines(location: Location) -> Iterator[str]:
     require_no_link(location)
     content = read_file(location, most=MOST_LINES)
     try:
-        # Names of files may have other characters at which Python splits lines; JSON escapes this one only.
+        # Not `splitlines`: names of files may have other characters at which it splits, and which JSON does not escape.
         lines = content.decode().removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise _refuse_line(error, location, content.count(b"\n", 0, error.start) + 1) from None
@@ -615,7 +622,7 @@ def _parse_object(line: str) -> dict[str, Any]:
 
 
 def _parse_line(line: str, location: Location, number: int) -> AuditRecord | None:
-    """The record of a line, None for a line about the run itself."""
+    """Parse a line of the log; return None for a line about the run itself."""
     try:
         fields = _parse_object(line)
         if "event" in fields:
@@ -644,7 +651,7 @@ def _parse_line(line: str, location: Location, number: int) -> AuditRecord | Non
 
 
 def _refuse_line(error: Exception, location: Location, number: int) -> FormatError:
-    # Errors of decoding hold all bytes that they are about.
+    # The `repr` of a decoding error has all bytes of the file, so take only its reason.
     reason = error.reason if isinstance(error, UnicodeDecodeError) else repr(error)
     return FormatError(
         f"not a line of an audit log: {reason if len(reason) <= _LONG_REASON else reason[:_LONG_REASON] + ' …'}",

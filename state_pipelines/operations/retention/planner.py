@@ -80,9 +80,9 @@ def plan_retention(
         audit_log: directory of the audit log; by default `_retention/log` below the first root.
         leftovers: path, size and time of files that an interrupted application of a plan was deleting; they go unless
             something references them. By default those of the audit log.
-        references: a file of references that earlier plans have read, so that of snapshots on a remote storage only
-            those are read that are new or whose `_metadata` has another size or time; replaced if that has changed.
-            Without it all are read, as before something is deleted.
+        references: a file that keeps the references of snapshots on remote storages from plan to plan. Only snapshots
+            that are new, or whose `_metadata` has another size or time, are read; then the file is replaced. Without
+            this argument all snapshots are read, as `apply_plan` always does.
         now: the clock.
         wait: called with the seconds of the grace period.
 
@@ -116,13 +116,15 @@ def plan_retention(
     seconds = rules.grace.total_seconds()
     if not seconds:
         return plan
-    # The second pass confirms the first; a third one gets a chance when what the first would delete is needed by now.
+    # The first pass is above. Its plan holds if the next pass, a grace period later, would still delete all its paths.
+    # If not (the roots have changed), the plan of that pass replaces it, and one more pass may confirm that one.
     for _ in range(2):
         wait(seconds)
         looked = planner.survey()
         confirmed = planner.plan(looked, plan.delete if confirm is None else confirm)
         if confirmed.fingerprint == plan.fingerprint:
-            # Paths that vanished between the passes are left out of a new plan, but belong to a plan that is confirmed.
+            # Paths that vanished between the passes do not count for the fingerprint of a new plan. The fingerprint of
+            # an earlier plan (`confirm`) stays as it is.
             return confirmed if confirm is not None else planner.identify(confirmed, confirmed.delete)
         plan = planner.plan(looked, confirm)
     raise StateError(
@@ -146,7 +148,7 @@ class _Planner:
         self.paths = tuple(root.path for root in roots)
         self.roots, self.notes, self.policy, self.reader, self.clock = roots, notes, policy, reader, clock
         self.log = log
-        # The interrupted run may have spelled the roots in another way, so keys are compared, not paths.
+        # Compare keys instead of paths, because the interrupted run may have spelled the roots in another way.
         self.leftovers = frozenset((reader.keys.key(path), size, time) for path, size, time in leftovers)
 
     def survey(self) -> Survey:
@@ -156,7 +158,7 @@ class _Planner:
         return found
 
     def plan(self, found: Survey, confirm: Sequence[PlannedPath] | None) -> RetentionPlan:
-        """Decide about a survey; with paths to confirm, nothing else goes."""
+        """Make the plan for a survey. If there are paths to confirm, it deletes no others."""
         lost, notes = self._find_lost_pins(found)
         stopped, reasons = _find_stops(found, lost)
         index = JobIndex(found, found.time, self.policy.min_age)
@@ -189,7 +191,13 @@ class _Planner:
         return self.identify(plan, plan.delete if confirm is None else _confirm(plan, confirm, found))
 
     def _find_lost_pins(self, found: Survey) -> tuple[list[FoundPin], list[str]]:
-        """The pins without a snapshot, and notes about tags of snapshots that retention itself has deleted."""
+        """Find the pins without a snapshot.
+
+        A pin with tags does not count if the audit log says that retention itself has deleted its snapshot.
+
+        Returns:
+            (the pins, notes about those that do not count).
+        """
         tagged = [each for each in found.lost_pins if each.pin.tags]
         if not tagged:
             return found.lost_pins, []
@@ -222,7 +230,7 @@ class _Planner:
         ]
 
     def _note_young(self, judge: FileJudge, decisions: Mapping[str, Decision]) -> list[str]:
-        """Note that all paths that could be deleted are too young."""
+        """Return a note if the plan deletes nothing because all files that could be deleted are too young."""
         files = sum(each.reason == YOUNG for each in judge.keep)
         snapshots = sum(each.reasons == (YOUNG_SNAPSHOT,) for each in decisions.values())
         if judge.delete or not (files or snapshots):
@@ -233,7 +241,7 @@ class _Planner:
         ]
 
     def identify(self, plan: RetentionPlan, delete: Sequence[PlannedPath] | None = None) -> RetentionPlan:
-        """The plan with the fingerprint of the paths that it deletes, or of others."""
+        """Return the plan with its fingerprint, computed from `delete`, by default from the paths that it deletes."""
         policy = self.policy.to_json()
         return replace(
             plan, fingerprint=compute_fingerprint(self.paths, policy, plan.delete if delete is None else delete)
@@ -241,7 +249,10 @@ class _Planner:
 
 
 def _confirm(plan: RetentionPlan, earlier: Sequence[PlannedPath], found: Survey) -> list[PlannedPath]:
-    """The paths of an earlier plan that would still go as they were, or are gone."""
+    """List the paths of an earlier plan that `plan` still deletes, with current size and time, or that are gone.
+
+    If these are all paths of the earlier plan, and unchanged, they give its fingerprint.
+    """
     going = {each.path: each for each in plan.delete}
     present = {each.path for each in (*found.files.values(), *found.directories.values(), *found.links)}
     return [
@@ -255,7 +266,7 @@ def open_policy(policy: RetentionPolicy | Mapping[str, Any] | str | Path | None)
     """Read a policy from its mapping or YAML file; None is the empty policy.
 
     Raises:
-        UsageError: it is not a policy; names the field.
+        UsageError: it is not a valid policy; the error names the field.
     """
     if policy is None:
         return RetentionPolicy()
@@ -269,7 +280,11 @@ def _now() -> datetime:
 
 
 def _find_stops(found: Survey, lost_pins: Sequence[FoundPin]) -> tuple[frozenset[str], tuple[str, ...]]:
-    """Keys of the roots in which references or pins are not known, and why."""
+    """Find the roots whose files may be needed by references or pins that are not known.
+
+    Returns:
+        (keys of these roots, reasons).
+    """
     reasons: list[str] = []
     stopped: set[str] = set()
     for each in lost_pins:
@@ -283,7 +298,7 @@ def _find_stops(found: Survey, lost_pins: Sequence[FoundPin]) -> tuple[frozenset
     readings |= {each.path: each.reading for each in found.neighbours}
     for path, reading in sorted(readings.items()):
         if isinstance(reading, Unreadable):
-            # A job may have claimed state below any of the roots.
+            # The snapshot may reference files below any of the roots: its job may have claimed a snapshot there.
             stopped.update(root.key for root in found.roots)
             reasons.append(
                 f"{path}/_metadata cannot be read, so the files that it needs are not known: {reading.reason}. "
@@ -342,7 +357,7 @@ def _note_links(found: Survey) -> list[str]:
 
 
 def _note_others(found: Survey, delete: Sequence[PlannedPath]) -> list[str]:
-    """A note about the snapshots that were looked at, unless nothing goes that others may need."""
+    """Return a note on which snapshots were read for references, unless nothing is deleted that others may need."""
     if all(each.kind in (PathKind.METADATA, PathKind.TEMPORARY, PathKind.DIRECTORY) for each in delete):
         return []
     looked = f" and of the {len(found.neighbours):,} beside them" if found.neighbours else ""
@@ -379,7 +394,10 @@ def _make_verdicts(found: Survey, index: JobIndex, decisions: Mapping[str, Decis
 
 
 def _count_linked_bytes(found: Survey, delete: Sequence[PlannedPath]) -> int:
-    """Bytes of deleted names that free nothing, because hard links outside the plan keep them, or count twice."""
+    """Count the bytes of deleted files that free no space.
+
+    If some hard links to a file stay, none of its deleted names frees space. If all are deleted, only one of them does.
+    """
     inodes: dict[tuple[int, int], list[int]] = {}
     going = {path.path for path in delete}
     links: dict[tuple[int, int], int] = {}

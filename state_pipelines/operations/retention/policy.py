@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.checkpoint import SnapshotKind
 
 Equalities = tuple[tuple[str, ...], ...]
-"""Groups of words that mean the same."""
+"""Groups of schemes, or of authorities, that name the same storage."""
 
 EQUAL_SCHEMES: Equalities = (
     ("s3", "s3a", "s3n", "s3p"),
@@ -37,7 +37,7 @@ EQUAL_SCHEMES: Equalities = (
     ("abfs", "abfss", "wasb", "wasbs", "az"),
     ("file", "local"),
 )
-"""Schemes by which Flink, Hadoop and fsspec name one storage."""
+"""Groups of schemes by which Flink, Hadoop and fsspec name the same storage."""
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(.*)", re.DOTALL)
 # The default port of a name node (`HdfsClientConfigKeys.DFS_NAMENODE_RPC_PORT_DEFAULT`).
@@ -46,11 +46,11 @@ _HDFS_PORT = ":8020"
 
 @dataclass(frozen=True)
 class PathKeys:
-    """Rules by which paths are compared.
+    """Computes keys of paths, by which they are compared: all spellings of a path or URL have the same key.
 
     Attributes:
-        equal_schemes: groups of schemes that name one storage, besides `EQUAL_SCHEMES`.
-        equal_authorities: groups of authorities (host and port, bucket) that name one storage.
+        equal_schemes: groups of schemes that name the same storage, in addition to `EQUAL_SCHEMES`.
+        equal_authorities: groups of authorities (host and port, or bucket) that name the same storage.
     """
 
     equal_schemes: Equalities = ()
@@ -66,7 +66,7 @@ class PathKeys:
         return _merge(self.equal_authorities)
 
     def key(self, path: str) -> str:
-        """The one spelling of a path or URL; equal for paths that name the same file."""
+        """Return the key of a path or URL: the same text for all spellings that name the same file."""
         match = _URL.fullmatch(path)
         scheme, authority, inner = ("file", "", path) if match is None else (match[1].lower(), match[2] or "", match[3])
         scheme = self._schemes.get(scheme, scheme)
@@ -74,7 +74,7 @@ class PathKeys:
         if scheme == "file":
             return "file:" + self._resolve_links(inner)
         if scheme == "abfs":
-            # `container@account.dfs.core.windows.net` is what fsspec writes as `container`.
+            # fsspec writes `container@account.dfs.core.windows.net` as `container`.
             authority = authority.partition("@")[0]
         elif scheme == "hdfs":
             authority = authority.removesuffix(_HDFS_PORT)
@@ -82,17 +82,17 @@ class PathKeys:
         return f"{scheme}://{self._authorities.get(authority, authority)}{inner}"
 
     def directory_key(self, path: str) -> str:
-        """The one spelling of a directory, which may itself be a link."""
+        """Return the key of a directory. Unlike `key`, this follows a symbolic link that is the directory itself."""
         return self.key(f"{path.rstrip('/')}/_").rpartition("/")[0]
 
     def refresh(self) -> bool:
-        """Follow the links of known directories again; returns whether one leads elsewhere now."""
+        """Resolve the symbolic links in all known directories again; return whether the target of one has changed."""
         known = dict(self._directories)
         self._directories.clear()
         return any(self._follow(directory) != found for directory, found in known.items())
 
     def _resolve_links(self, path: str) -> str:
-        # A snapshot may name files by a directory that is a link; the file itself is never followed.
+        # Follow links among the directories, by which a snapshot may name its files, but not a link that is the file.
         directory, _, name = path.rpartition("/")
         return f"{self._follow(directory)}/{name}"
 
@@ -103,10 +103,10 @@ class PathKeys:
 
 
 def parse_equalities(texts: tuple[str, ...] | list[str]) -> Equalities:
-    """Groups from texts such as `s3=oss`.
+    """Parse groups of equal names from texts such as `s3=oss`.
 
     Raises:
-        UsageError: a text has another form.
+        UsageError: a text is not names that are separated by `=`.
     """
     groups = []
     for text in texts:
@@ -128,7 +128,7 @@ def _clean(path: str) -> str:
 def _merge(groups: Equalities) -> dict[str, str]:
     names: dict[str, str] = {}
     for group in groups:
-        # Groups that share a name are one.
+        # Join groups that have a name in common.
         known = {names[name] for name in group if name in names}
         first = min(known) if known else group[0].lower()
         for name, other in list(names.items()):
@@ -142,7 +142,7 @@ MIN_AGE = timedelta(days=3)
 """Age below which nothing is deleted, unless a policy or an option says otherwise."""
 
 FOREVER = -1
-"""Number of snapshots that keeps all of them."""
+"""Number of snapshots to keep that stands for all of them."""
 
 PERIODS = ("hourly", "daily", "weekly", "monthly", "yearly")
 """Options that keep the newest snapshot of each hour, day, week, month or year."""
@@ -159,7 +159,7 @@ _UNITS = {
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*")
 _SIZES = {"": 1, "b": 1, "bytes": 1}
 for _index, _letter in enumerate("kmgtp", 1):
-    # As Flink's `MemorySize`: all of them are powers of 1024.
+    # As in Flink's `MemorySize`, all units are powers of 1024, also `kb`.
     _SIZES.update(dict.fromkeys((_letter, _letter + "b", _letter + "ib"), 1 << 10 * _index))
 
 
@@ -183,7 +183,8 @@ class _PolicyModel(OperationModel):
         if not isinstance(content, dict):
             return content
         for name, value in content.items():
-            # A null means "left out" in other models. In a policy that would delete by other rules: refused.
+            # In other models, a null means that the field is left out. Without that rule a policy may delete more, so a
+            # null is refused.
             if value is None:
                 raise ValueError(f"says nothing after {name}: write a value, or leave it out")
         if (equal := find_equal_names(map(str, content), cls._unify)) is not None:
@@ -196,10 +197,10 @@ class _PolicyModel(OperationModel):
 
 
 def parse_duration(value: object, field: str = "duration") -> timedelta:
-    """A duration from text such as `3d`, `12 h`, `90min` or `2 weeks`; a month (`mo`) has 30 days.
+    """Parse a duration from text such as `3d`, `12 h`, `90min` or `2 weeks`; a month (`mo`) has 30 days.
 
     Raises:
-        UsageError: it has another form.
+        UsageError: the text is not a duration, or is ambiguous (`m`).
     """
     if isinstance(value, timedelta):
         return value
@@ -216,10 +217,10 @@ def parse_duration(value: object, field: str = "duration") -> timedelta:
 
 
 def parse_size(value: object, field: str = "size") -> int:
-    """Bytes from a number or text such as `500 GiB`; all units are powers of 1024, as in Flink.
+    """Parse a number of bytes, or text such as `500 GiB`; all units are powers of 1024, as in Flink.
 
     Raises:
-        UsageError: it has another form.
+        UsageError: the value is not a size.
     """
     match = _SIZE.fullmatch(str(value).lower()) if isinstance(value, int | str) and value is not True else None
     if match is None or match[2] not in _SIZES:
@@ -290,7 +291,7 @@ class KeepRule(_PolicyModel):
 
     @staticmethod
     def _unify(name: str) -> str:
-        # restic and borg write keep-daily.
+        # Also accept names as restic and borg write them, such as keep-daily.
         return _PolicyModel._unify(name).removeprefix("keep-")
 
     @property
@@ -418,7 +419,7 @@ def load_policy(path: str | Path) -> RetentionPolicy:
     """Read a policy from a YAML file.
 
     Raises:
-        UsageError: the file cannot be read or is not a policy; names the field.
+        UsageError: the file cannot be read or is not a valid policy; the error names the field.
     """
     with at(file=str(path)):
         try:
@@ -429,10 +430,10 @@ def load_policy(path: str | Path) -> RetentionPolicy:
 
 
 def parse_policy(content: object) -> RetentionPolicy:
-    """A policy from a mapping as in the YAML file.
+    """Make a policy from a mapping, as the YAML file has it.
 
     Raises:
-        UsageError: it is not a policy; names the field.
+        UsageError: the mapping is not a valid policy; the error names the field.
     """
     return RetentionPolicy.parse(content, "the retention policy")
 
@@ -457,25 +458,26 @@ class PathKind(StrEnum):
     INCOMPLETE_SAVEPOINT = "incomplete-savepoint"
     """A file in a savepoint directory without `_metadata`."""
     MANIFEST = "manifest"
-    """The manifest of this package where nothing else is left of a snapshot, for instance one that Flink claimed."""
+    """A manifest of this package, if nothing else is left of its snapshot: for instance, Flink has claimed it."""
     TEMPORARY = "temporary"
-    """An unfinished file: an in-progress `_metadata`, or staging files of this package."""
+    """An unfinished file: a `_metadata` that is being written, or a temporary file of this package."""
     DIRECTORY = "directory"
-    """A directory that is empty, or empty once the paths before it are deleted; never removed with content."""
+    """A directory that is empty, or will be once the paths before it in the plan are deleted. Only empty directories
+    are removed."""
     OTHER = "other"
     """A file with a name that Flink does not write, or outside its directories."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPath:
-    """A path of a plan, with the reason why it goes or stays.
+    """A path of a plan, with the reason why it is deleted or kept.
 
     Attributes:
-        path: the path below its root, spelled as the root is; `storage.resolve` takes it.
+        path: path or URL of the file or directory. It begins with the root as the user has spelled it.
         bytes: size of the file; 0 for a directory.
         kind: role of the path.
         reason: the reason, for people.
-        modified: time of the last change as listed; None when the storage does not say, and for directories.
+        modified: time of the last change as listed; None if the storage gives no times, and for directories.
     """
 
     path: str
@@ -485,7 +487,7 @@ class PlannedPath:
     modified: datetime | None = None
 
     def to_json(self) -> dict[str, object]:
-        """The values, for JSON."""
+        """Return the values for JSON."""
         return {
             "path": self.path,
             "bytes": self.bytes,
@@ -500,18 +502,18 @@ class SnapshotVerdict:
     """The decision about one snapshot.
 
     Attributes:
-        path: its directory.
-        job: job id, or the directory that stands for the job.
-        kind: checkpoint or savepoint.
-        checkpoint_id: its id; None when `_metadata` cannot be read.
-        modified: when `_metadata` was written.
-        delete: it goes.
-        reasons: why it goes or stays; the first is the strongest.
+        path: directory of the snapshot.
+        job: job id, or a text that stands for the job if its id is not known (`JobFiles.name`).
+        kind: kind of the snapshot.
+        checkpoint_id: checkpoint id; None if `_metadata` cannot be read.
+        modified: time at which `_metadata` was written.
+        delete: whether the snapshot is deleted.
+        reasons: why it is deleted or kept, the strongest reason first.
         bytes: size of the files in its directory.
-        shared_bytes: size of all other files that it references.
-        restorable: `_metadata` is readable and every referenced file is there with its recorded size; None for files
-            outside all roots, which are not looked at.
-        tags: tags of the snapshot.
+        shared_bytes: size of all other files below the roots that it references.
+        restorable: whether `_metadata` is readable and every referenced file exists with its recorded size; None if
+            that is not known, because referenced files are outside all roots.
+        tags: tags that pin files give the snapshot.
     """
 
     path: str
@@ -545,24 +547,24 @@ class SnapshotVerdict:
 
 @dataclass(frozen=True)
 class RetentionPlan:
-    """A plan: nothing is deleted before it is applied by its fingerprint.
+    """Plan of retention. Nothing is deleted until somebody applies the plan, which is named by its fingerprint.
 
     Attributes:
         roots: the directories that were searched, as given, without a slash at the end.
-        fingerprint: identity of roots, policy and `delete` with sizes and times; independent of the clock. Of a plan
-            that confirms an earlier one (see `plan_retention`), also of those of its paths that are gone meanwhile.
-        delete: paths to delete, in the order of deletion: `_metadata` of a snapshot first, its data next, directories
-            last.
-        keep: files that stay, by path.
-        unknown: files and links with other names, by path; they stay.
-        stopped: why shared files and others that an unknown reference may need are not deleted; empty when nothing
-            stops them.
-        created: when the plan was made.
-        snapshots: the decision about every snapshot, by path.
-        notes: what a person should know before the plan is applied.
-        linked_bytes: bytes in `delete` that free nothing: other hard links keep them, or they count twice.
+        fingerprint: hash of the roots, the policy and the paths in `delete` with sizes and times; it does not depend on
+            the time of the plan. If the plan confirms an earlier one (see `plan_retention`), the hash includes the
+            paths of the earlier plan that are gone by now.
+        delete: paths to delete, in the order of deletion: all `_metadata` files, then other files, then directories.
+        keep: files that stay, sorted by path.
+        unknown: links, and files that Flink does not write, sorted by path; they stay.
+        stopped: references or pins that are not known, as text. Files that they may need are not deleted, such as
+            shared files. Empty if all are known.
+        created: time of the survey for the plan.
+        snapshots: the decision about every snapshot, sorted by path.
+        notes: what a person should know before applying the plan.
+        linked_bytes: bytes of `delete` that free no space, because the files have other hard links.
         price: money for one GiB and month, or None.
-        currency: of `price`.
+        currency: currency of `price`.
     """
 
     roots: tuple[str, ...]
@@ -580,17 +582,17 @@ class RetentionPlan:
 
     @property
     def bytes(self) -> int:
-        """Bytes that are freed; each file counts once."""
+        """Bytes of storage that the plan frees."""
         return sum(each.bytes for each in self.delete) - self.linked_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that stay, unknown files included."""
+        """Bytes of files that stay, including unknown files."""
         return sum(each.bytes for each in self.keep) + sum(each.bytes for each in self.unknown)
 
     @property
     def monthly_saving(self) -> float | None:
-        """Money per month for the bytes that are freed; None without a price."""
+        """Money per month that the plan saves; None without a price."""
         return None if self.price is None else self.bytes / (1 << 30) * self.price
 
     def count_by_kind(self) -> dict[PathKind, tuple[int, int]]:
@@ -625,7 +627,7 @@ class RetentionPlan:
 
 
 def compute_fingerprint(roots: Iterable[str], policy: object, delete: Iterable[PlannedPath]) -> str:
-    """Identity of a plan (SHA-256, 16 hexadecimal digits).
+    """Compute the fingerprint of a plan: the first 16 hexadecimal digits of a SHA-256.
 
     Args:
         roots: directories of the plan.
@@ -648,10 +650,10 @@ def read_planned_paths(content: bytes | str, fingerprint: str) -> tuple[PlannedP
 
     Args:
         content: the JSON text of `RetentionPlan.to_json`.
-        fingerprint: of the plan that is wanted.
+        fingerprint: fingerprint that the plan must have.
 
     Returns:
-        the paths in the order of deletion; None when the text is not that of a plan, or of another fingerprint.
+        The paths in the order of deletion; None if the text is not a plan, or one with another fingerprint.
     """
     try:
         plan = json.loads(content)

@@ -60,12 +60,12 @@ class QuarantinedFile:
     """A file in the quarantine.
 
     Attributes:
-        root: the root that it belongs to.
-        location: where it is now.
-        original: where it belongs.
-        bytes: its size.
-        fingerprint: of the plan that was applied.
-        since: when the run began that moved it.
+        root: the root whose quarantine holds the file.
+        location: location of the file in the quarantine.
+        original: location from which the file was moved.
+        bytes: size of the file.
+        fingerprint: fingerprint of the plan whose application has moved the file.
+        since: time at which that run began.
     """
 
     root: Location
@@ -77,31 +77,37 @@ class QuarantinedFile:
 
 
 def quarantine_location(root: Location, location: Location, fingerprint: str, since: datetime) -> Location:
-    """The location in the quarantine for a file below a root.
+    """Return the location in the quarantine to which a file below a root is moved.
+
+    Args:
+        root: the root.
+        location: the file.
+        fingerprint: fingerprint of the plan.
+        since: time at which the run began.
 
     Raises:
-        UsageError: a symbolic link leads out of the root, or is the directory of the quarantine or above it.
+        UsageError: the quarantine or a directory on the path is a symbolic link that could lead out of the root.
     """
     relative = location.path[len(root.path.rstrip("/")) + 1 :]
     stamp = since.astimezone(UTC).strftime(_TIME_FORMAT)
     found = join(locate_own(root, _DIRECTORY, f"{stamp}-{fingerprint}"), relative)
-    # Directories on this path may already exist and be links, made by somebody else.
+    # Directories on this path may already exist, and may be symbolic links that somebody else has made.
     if not stays_below(parent(found), [root]):
         raise refuse_link(str(parent(found)))
     return found
 
 
 def require_own_quarantine(root: Location) -> None:
-    """Refuse a quarantine that is somewhere else; it need not exist.
+    """Check that symbolic links do not lead the quarantine of a root elsewhere; it need not exist.
 
     Raises:
-        UsageError: its directory, or the one above it, is a symbolic link.
+        UsageError: `_retention` or `_retention/quarantine` is a symbolic link.
     """
     locate_own(root, _DIRECTORY)
 
 
 def list_quarantine(roots: Iterable[Location]) -> list[QuarantinedFile]:
-    """Every file in the quarantines of the roots, the oldest first.
+    """List every file in the quarantines of the roots, sorted by the time at which the files were moved.
 
     Raises:
         MissingFileError: a directory cannot be listed.
@@ -118,12 +124,12 @@ def _list_quarantine(root: Location) -> Iterable[QuarantinedFile]:
     for entry in list_tree(directory):
         name, _, relative = entry.name.partition("/")
         match = _NAME.fullmatch(name)
-        # Retention moves neither directories nor links into it.
+        # Retention moves neither directories nor links into the quarantine, so these are not its own.
         if match and relative and not (entry.is_directory or entry.is_link):
             try:
                 since = datetime.strptime(match[1], _TIME_FORMAT).replace(tzinfo=UTC)
             except ValueError:
-                # The name has the form of a time but is none: retention has not made this directory.
+                # The digits of the name are not a valid time, so retention has not made this directory.
                 continue
             location, original = join(directory, entry.name), join(root, relative)
             yield QuarantinedFile(root, location, original, entry.size, match[2], since)
@@ -140,24 +146,26 @@ def restore_quarantined(
 ) -> list[AuditRecord]:
     """Move files back to where they were: data first and `_metadata` last, so that no incomplete snapshot appears.
 
-    Snapshots that are back are verified (`verify --depth files`).
+    Restored snapshots are verified (as by `verify --depth files`).
 
     Args:
-        roots: the roots whose quarantines are searched, and those above them for files that belong below the roots.
-        what: fingerprint of an applied plan; or path of a file or directory as it was before, in any spelling, also
-            relative to a root. With a snapshot come all files of the quarantine that it references, such as shared
-            files that a later plan has moved.
-        log: gets a line per file.
-        keys: the one spelling of paths.
-        path_mapping: current directories of those that snapshots name.
+        roots: the roots. Their quarantines are searched, and also quarantines in directories above them, for files that
+            belong below these roots.
+        what: fingerprint of an applied plan; or the former path of a file or directory, in any spelling, also relative
+            to a root. With a snapshot, all files in quarantine that it references are moved back, such as shared files
+            that a later plan has moved.
+        log: audit log to which the records are added.
+        keys: computes the keys by which paths are compared.
+        path_mapping: mapping from directories that snapshots name to current ones.
         now: the time for the log.
 
     Returns:
-        the lines of the log; files that could not be moved have the outcome `FAILED` and stay in the quarantine. The
-        `_metadata` of a snapshot that lacks files is `INCOMPLETE`; where that is not known, it has a detail.
+        Audit records. Files that could not be moved have the outcome `FAILED` and stay in the quarantine. The
+        `_metadata` of a snapshot that lacks files has the outcome `INCOMPLETE`; if it is not known whether files are
+        missing, it has the outcome `RESTORED` with a detail.
 
     Raises:
-        NotFoundError: the quarantine has nothing of this fingerprint or path.
+        NotFoundError: the quarantine has no files of this fingerprint or path.
     """
     now = now or datetime.now(UTC)
     mapping = (path_mapping or PathMapping()).allow(root.url for root in roots)
@@ -192,7 +200,7 @@ def restore_quarantined(
             record = record.with_outcome(DeletionOutcome.FAILED, now, str(error))
         records.append(record)
     run.append(records)
-    # Include snapshots that were there before and whose files have come back.
+    # Also verify snapshots whose `_metadata` was not in quarantine, but whose files may have been.
     located = {str(each): each for each in present} | {str(file.original): file.original for file in chosen}
     before = [
         replace(_to_record(chosen[0], DeletionOutcome.RESTORED, now), path=str(each), bytes=0) for each in present
@@ -213,7 +221,18 @@ def _verify(
     mapping: PathMapping,
     now: datetime,
 ) -> list[AuditRecord]:
-    """The records; those of restored `_metadata` say what the snapshots lack."""
+    """Audit the snapshots of restored `_metadata` files.
+
+    Args:
+        records: records of restored files.
+        known: locations of files by path, as far as known.
+        roots: the roots.
+        mapping: mapping from directories that snapshots name to current ones.
+        now: the time for changed records.
+
+    Returns:
+        All records. Those of `_metadata` say whether the snapshot lacks files (see `restore_quarantined`).
+    """
     listings = Listings()
     verified = []
     for record in records:
@@ -230,7 +249,11 @@ def _verify(
 def _find_missing(
     metadata: Location, mapping: PathMapping, listings: Listings
 ) -> tuple[Sequence[object], Sequence[object]]:
-    """The errors that an audit of a snapshot finds, and what it cannot tell."""
+    """Audit the files of a snapshot.
+
+    Returns:
+        (errors, such as missing files; findings that say what cannot be determined).
+    """
     try:
         content = read_metadata(read_metadata_bytes(metadata), str(metadata))
         snapshot = Snapshot(SnapshotLocation(parent(metadata), metadata), content, mapping)
@@ -251,13 +274,16 @@ def _join(findings: Sequence[object]) -> str:
 
 
 def _locate(path: str, roots: Sequence[Location]) -> Location | None:
-    """The location of a path of the log; None outside the roots, as the log may come from somebody else."""
+    """Return the location of a path in the audit log.
+
+    Return None if the path is outside the roots: the log may have been written by somebody else.
+    """
     root = next((each for each in roots if path.startswith(f"{str(each).rstrip('/')}/")), None)
     return None if root is None else join(root, path[len(str(root).rstrip("/")) + 1 :])
 
 
 def _list_above(roots: Sequence[Location], keys: PathKeys) -> Iterable[QuarantinedFile]:
-    """The files in quarantines of directories above the roots that belong below the roots."""
+    """Yield the files that are in quarantines of directories above the roots, but were moved from below the roots."""
     bases = [keys.directory_key(root.url) for root in roots]
     above = dict.fromkeys(each for root in roots for each in find_above(root)[0] if is_own_above(each, root))
     for file in list_quarantine(each for each in above if keys.directory_key(each.url) not in bases):
@@ -268,13 +294,16 @@ def _list_above(roots: Sequence[Location], keys: PathKeys) -> Iterable[Quarantin
 def _finish_restore(
     run: AuditRun, roots: Sequence[Location], kept: Collection[str], now: datetime
 ) -> list[AuditRecord]:
-    """Finish the run of a restore that was killed, with a line for each file that it had moved back by then.
+    """Finish the run of a killed restore in the audit log, with a record for each file that it had moved back.
 
     Args:
         run: the run.
-        roots: the roots; the log may come from somebody else, and paths elsewhere are not looked for.
+        roots: the roots. Paths outside of them are ignored, because the log may have been written by somebody else.
         kept: original paths of the files that are still in quarantine.
         now: the time for the log.
+
+    Returns:
+        The new records.
     """
     moved = []
     for record in run.unfinished_records().values():
@@ -291,10 +320,10 @@ def _finish_restore(
 def purge_quarantine(
     roots: Sequence[Location], keep: timedelta, log: AuditLog, *, now: datetime | None = None
 ) -> list[AuditRecord]:
-    """Delete the files that have been in quarantine for longer than `keep`, `_metadata` first.
+    """Delete the files that have been in quarantine for at least `keep`, `_metadata` files first.
 
     Returns:
-        the lines of the log.
+        The records that were added to the audit log, one for each file.
     """
     now = now or datetime.now(UTC)
     due = [file for file in list_quarantine(roots) if now - file.since >= keep]
@@ -318,7 +347,19 @@ def purge_quarantine(
 def _choose(
     files: Sequence[QuarantinedFile], roots: Sequence[Location], what: str, keys: PathKeys, mapping: PathMapping
 ) -> tuple[list[QuarantinedFile], list[Location]]:
-    """The files of a fingerprint or path, and those that the snapshots there reference; and `_metadata` in place."""
+    """Choose the files to restore.
+
+    Args:
+        files: all files in the quarantines.
+        roots: the roots.
+        what: see `restore_quarantined`.
+        keys: computes the keys by which paths are compared.
+        mapping: mapping from directories that snapshots name to current ones.
+
+    Returns:
+        (files of the fingerprint or path, and files that their snapshots reference, `_metadata` last; `_metadata` files
+        of the path that are not in quarantine).
+    """
     originals = {file.location: keys.key(file.original.url) for file in files}
     chosen = {file.location: file for file in files if file.fingerprint == what}
     present: list[Location] = []
@@ -327,7 +368,8 @@ def _choose(
         chosen = {
             file.location: file for file in files if any(is_below(originals[file.location], each) for each in wanted)
         }
-        # A snapshot that an earlier restore has brought back may lack files.
+        # If the `_metadata` is not in quarantine, restore the files that it references: an earlier restore may have
+        # failed to move some of them.
         for root in roots:
             base = keys.directory_key(root.url)
             there = [join(root, each[len(base) + 1 :], METADATA_FILE) for each in wanted if each.startswith(f"{base}/")]
@@ -343,13 +385,13 @@ def _choose(
             if key in by_key:
                 chosen[by_key[key].location] = by_key[key]
             elif is_state_file(name := key.rpartition("/")[2]) and not os.path.lexists(key.removeprefix("file:")):
-                # The snapshot names the path before a move; the file name, a random UUID, is still the same.
+                # The snapshot was moved and names the old path. The file still has the same name, a random UUID.
                 chosen |= {file.location: file for file in by_name.get(name, ())}
     return sorted(chosen.values(), key=_is_metadata), present
 
 
 def _find_wanted(roots: Sequence[Location], what: str, keys: PathKeys) -> set[str]:
-    """The keys of the files or directories that a user may mean."""
+    """Return the keys of the files or directories that the path `what`, given by a user, may name."""
     what = what.strip().rstrip("/").removesuffix(f"/{METADATA_FILE}")
     if not what:
         return set()
@@ -359,11 +401,18 @@ def _find_wanted(roots: Sequence[Location], what: str, keys: PathKeys) -> set[st
 
 
 def _find_references(location: Location, original: Location, keys: PathKeys, mapping: PathMapping) -> Iterable[str]:
-    """Keys of the files that a `_metadata` file references."""
+    """Return the keys of the files that a `_metadata` file references.
+
+    Args:
+        location: location of the file, perhaps in quarantine.
+        original: location at which it belongs, from which relative references start.
+        keys: computes the keys.
+        mapping: mapping from directories that snapshots name to current ones.
+    """
     try:
         metadata = read_metadata(read_metadata_bytes(location), str(location))
     except StateError:
-        # The snapshot is restored as it is; its references are unknown.
+        # Restore the snapshot without the files that it references: they are not known.
         return ()
     directory = keys.directory_key(parent(original).url)
     return follow_links(extract_references(metadata, directory, keys.key, mapping), (), {}).files

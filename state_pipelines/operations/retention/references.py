@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from state_pipelines.storage.resolution import FollowedPath
 
 READ_THREADS = 16
-"""`_metadata` files that are read at a time."""
+"""Number of `_metadata` files that are read concurrently."""
 
 # Beginning of the keys of local files (`PathKeys`).
 _LOCAL = "file:"
-# State of `GenericWriteAheadSink`: Java objects inside it name files in `taskowned` that no handle names.
+# Name of the state of `GenericWriteAheadSink`. Java objects in its elements name files in `taskowned` that no handle
+# names.
 _WRITE_AHEAD_STATE = "pending-checkpoints"
 
 
@@ -53,11 +54,11 @@ class MetadataFile:
     """A listed `_metadata` file.
 
     Attributes:
-        path: its path, as `PlannedPath.path`.
+        path: path of the file, as for `PlannedPath.path`.
         directory_key: key of its directory (see `PathKeys`).
-        location: where it is read.
-        size: bytes.
-        modified: time of the last change, or None.
+        location: location from which the file is read.
+        size: size in bytes.
+        modified: time of the last change; None if the storage gives no times.
     """
 
     path: str
@@ -73,16 +74,17 @@ class SnapshotReferences:
 
     Attributes:
         checkpoint_id: id of the checkpoint or savepoint.
-        kind: `checkpoint`, `savepoint`, or `unknown` before Flink 1.16.
-        formats: format of a checkpoint or savepoint; none before Flink 1.16.
-        files: keys of the referenced files, and the bytes that each must have at least.
-        texts: the paths of the absolute references as they are in the file, by key.
-        directories: names of the directories of merged files that operator state names.
-        has_write_ahead_log: state names files in `taskowned` that no handle names.
-        restorable: as of `SnapshotVerdict`.
-        passed: keys of the directories that symbolic links among the files lead through.
-        unresolved: keys of the directories of which a symbolic link among the files may mean any file, because it leads
-            nowhere; and the path of that link.
+        kind: `checkpoint` or `savepoint`; `unknown` before Flink 1.16.
+        formats: the format of the snapshot; empty before Flink 1.16.
+        files: for each referenced file, by key, the bytes that it must have at least.
+        texts: the paths of absolute references, as they are stored, by key.
+        directories: names of directories with merged files that operator state needs.
+        has_write_ahead_log: user state names files in `taskowned` that no handle names.
+        restorable: see `SnapshotVerdict`.
+        passed: if referenced files are symbolic links: keys of the directories on the path to their targets.
+        unresolved: if referenced files are symbolic links that lead nowhere: keys of the directories of these links,
+            and of those in which following the links ends; each with the path of the link, which may mean any file
+            there.
     """
 
     checkpoint_id: int
@@ -102,7 +104,7 @@ class Unreadable:
     """A `_metadata` file whose references cannot be known.
 
     Attributes:
-        reason: the error.
+        reason: text of the error.
     """
 
     reason: str
@@ -110,7 +112,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A `_metadata` file that was listed and is not there any more: Flink has subsumed its checkpoint."""
+    """A `_metadata` file that has vanished since it was listed, mostly because Flink has subsumed its checkpoint."""
 
 
 Reading = SnapshotReferences | Unreadable | Gone
@@ -119,19 +121,24 @@ _Known: TypeAlias = tuple[MetadataFile, Reading, tuple[int | None, ...]]
 
 
 class KnownReferences(NamedTuple):
-    """References of a snapshot, and the sizes of their files by which it was judged, None where they are not listed."""
+    """References of a snapshot, with the file sizes from which `restorable` was determined.
+
+    There is a size for each file in `reading.files`; None for a file that was not listed.
+    """
 
     reading: SnapshotReferences
     found_sizes: tuple[int | None, ...]
 
 
 class ReferenceReader:
-    """Reads `_metadata` files once for as long as their size and time stay the same.
+    """Reads the references of `_metadata` files.
+
+    A file is read again only if its size or time has changed, or the sizes of files that it references.
 
     Args:
-        keys: the one spelling of paths.
-        path_mapping: current directories of absolute handles.
-        store: references that an earlier plan has read.
+        keys: computes the keys of paths.
+        path_mapping: mapping from directories that absolute handles name to current ones.
+        store: references that an earlier plan has read and stored.
     """
 
     def __init__(self, keys: PathKeys, path_mapping: PathMapping, store: StoredReferences | None = None) -> None:
@@ -146,7 +153,7 @@ class ReferenceReader:
 
         Args:
             files: the files.
-            sizes: sizes of the files of state, by which the audit judges the snapshots; without them none is judged.
+            sizes: sizes of the files below the roots, from which `restorable` is determined; None does not do that.
         """
         self._last = files
         if self.keys.refresh():
@@ -176,7 +183,7 @@ class ReferenceReader:
 
     def _read_known(self, file: MetadataFile, sizes: SurveyedSizes | None) -> Reading:
         known, reading, found = self._known.get(file.path) or self._find_stored(file) or (None, Gone(), ())
-        # Without a time, the file may be another one of the same size.
+        # Without a time, a changed file of the same size would not be noticed: read it.
         is_same = known == file and file.modified is not None and not isinstance(reading, Gone)
         if is_same and (sizes is None or found == _find_sizes(reading, sizes)):
             self._known[file.path] = file, reading, found
@@ -208,13 +215,13 @@ class ReferenceReader:
 def extract_references(
     metadata: CheckpointMetadata, directory_key: str, key: Callable[[str], str], path_mapping: PathMapping
 ) -> SnapshotReferences:
-    """The references of one snapshot.
+    """Extract the references of one snapshot from its metadata.
 
     Args:
-        metadata: its metadata.
-        directory_key: key of its directory, from which relative handles start.
-        key: the one spelling of a path.
-        path_mapping: applied to absolute paths.
+        metadata: the metadata.
+        directory_key: key of the directory of the snapshot, to which relative handles refer.
+        key: function that returns the key of a path.
+        path_mapping: mapping that is applied to absolute paths before.
     """
     files: dict[str, int] = {}
     texts: dict[str, str] = {}
@@ -234,7 +241,7 @@ def extract_references(
             texts[name] = text
         else:
             continue
-        # Sizes of logged changes are those before compression (`StateChangeFormat`).
+        # Handles of changelog files state sizes before compression (`StateChangeFormat`), so a file may be smaller.
         least = 0 if reference.role is StreamRole.CHANGES else size
         files[name] = max(files.get(name, 0), least)
         is_incremental |= reference.role is StreamRole.SHARED
@@ -246,14 +253,14 @@ def extract_references(
 def follow_links(
     references: SnapshotReferences, regular: Collection[str], followed: dict[str, FollowedPath | None]
 ) -> SnapshotReferences:
-    """Add the files to which symbolic links among the referenced files lead.
+    """If referenced files are symbolic links, add the files to which they lead to the references.
 
-    The path of a file is followed, not only that of its directory: whoever keeps a link needs the file, wherever it is.
+    Keys of paths follow links among directories only. But a snapshot that references a link needs its target, too.
 
     Args:
-        references: of a snapshot.
-        regular: keys of files that are known to be no links.
-        followed: paths that were followed before, by key; None for those that are no links.
+        references: references of a snapshot.
+        regular: keys of files that are known not to be links.
+        followed: cache of the paths that were followed before, by key; None for files that are not links.
     """
     files = dict(references.files)
     passed: set[str] = set()
@@ -302,7 +309,8 @@ def _look_into_operator_state(metadata: CheckpointMetadata) -> tuple[frozenset[s
                 has_log |= any(state.state_name == _WRITE_AHEAD_STATE for state in handle.states)
                 if isinstance(handle, FileMergingOperatorStreamStateHandle):
                     directories.update((handle.task_owned_directory, handle.shared_directory))
-    # These paths lack scheme and authority (`DirectoryStreamStateHandle` keeps a `java.nio.file.Path`).
+    # These paths lack scheme and authority (`DirectoryStreamStateHandle` keeps a `java.nio.file.Path`), so they have no
+    # keys: return only the names of the directories.
     return frozenset(directory.rstrip("/").rpartition("/")[2] for directory in directories if directory), has_log
 
 
@@ -321,10 +329,10 @@ class SurveyedSizes(Listings):
     """Sizes of files from the listing of a survey; the storage is not asked.
 
     Args:
-        sizes: size of each listed file by its key.
-        is_inside: returns whether a key is below a root.
-        keys: the one spelling of paths.
-        linked: size of the file to which each listed symbolic link leads, by the key of the link.
+        sizes: size of each listed file, by key.
+        is_inside: function that returns whether a key is below a root.
+        keys: computes the keys of paths.
+        linked: for each listed symbolic link to a file, by key of the link: size of the file.
     """
 
     def __init__(
@@ -344,12 +352,12 @@ class SurveyedSizes(Listings):
         """Do nothing: the survey has listed everything below the roots."""
 
     def get(self, key: str) -> int | None:
-        """Size of a listed file, or of that to which a listed link leads; None for others."""
+        """Return the size of a listed file, or of the file to which a listed link leads; None for other keys."""
         size = self.sizes.get(key)
         return self._linked.get(key) if size is None else size
 
     def find_size(self, directory: Location, name: str) -> int | None:
-        """Size of a file; None when there is no such file below the roots.
+        """Return the size of a file; None if there is no such file below the roots.
 
         Raises:
             StorageError: the directory is outside all roots.
@@ -361,7 +369,7 @@ class SurveyedSizes(Listings):
         return size
 
     def list(self, directory: Location) -> Mapping[str, int]:
-        """Nothing: the audit lists directories only to explain missing files."""
+        """Return no files: the audit lists directories only to explain missing files, which is not needed here."""
         return {}
 
 
@@ -389,14 +397,15 @@ _SCHEMA = pa.schema(
 
 
 class StoredReferences:
-    """A file of references; it is read whole and replaced whole, and has only snapshots of the newest plan.
+    """A file with the references that a plan has read, so that the next plan need not read them again.
 
-    Snapshots on this machine are not stored: links, by which their files may be named, can change.
+    The file is read and replaced as a whole, and has only snapshots of the last plan. References of snapshots on local
+    disks are not stored: their keys depend on symbolic links, which may change.
 
     Args:
         location: the file.
-        keys: the one spelling of paths.
-        path_mapping: current directories of absolute handles.
+        keys: computes the keys of paths.
+        path_mapping: mapping from directories that absolute handles name to current ones.
         roots: keys of the roots.
     """
 
@@ -408,7 +417,7 @@ class StoredReferences:
         self._known: dict[tuple[object, ...], KnownReferences] = {}
 
     def load(self) -> None:
-        """Read the file; one that does not exist, is damaged, or was written with other settings has no references."""
+        """Read the file. If it does not exist, is damaged or was written with other settings, nothing is known."""
         try:
             table = pq.read_table(pa.BufferReader(read_file(self._location, most=MOST_LINES)))
         except (FormatError, MissingFileError, pa.ArrowException, OSError):
@@ -419,12 +428,12 @@ class StoredReferences:
             try:
                 self._known = {tuple(row[name] for name in _IDENTITY): _to_known(row) for row in rows}
             except (TypeError, ValueError):
-                # Arrow does not notice all damage.
+                # A damaged file may still be readable for Arrow, with wrong values.
                 return
             self._rows = rows
 
     def find(self, file: MetadataFile) -> KnownReferences | None:
-        """The references of a `_metadata` file that has this size and time; None when they are not known."""
+        """Return the stored references of a `_metadata` file; None if its size or time is not the stored one."""
         return self._known.get(tuple(getattr(file, name) for name in _IDENTITY))
 
     def save(self, known: Iterable[tuple[MetadataFile, KnownReferences]]) -> None:
@@ -433,7 +442,7 @@ class StoredReferences:
         Raises:
             StateError: the storage refuses.
         """
-        # Without a time, a `_metadata` file may be another one by now.
+        # Without a time, the next plan could not see that the `_metadata` file has changed.
         chosen = (each for each in known if each[0].modified is not None and not is_local(each[0].location))
         rows = sorted((_to_row(file, *each) for file, each in chosen), key=lambda row: str(row["path"]))
         if rows == self._rows:

@@ -46,17 +46,17 @@ _LOCAL = "file:"
 """Beginning of the keys of local files (`PathKeys`)."""
 
 ATTEMPTS = 5
-"""Surveys before a plan gives up on roots that change while they are read."""
+"""Number of surveys after which a plan is given up because the roots change while they are read."""
 
 
 @dataclass(frozen=True)
 class Root:
-    """A directory that is searched.
+    """A directory that is searched for snapshots and files.
 
     Attributes:
-        path: as the user spelled it, without a slash at the end.
-        key: the one spelling of it (see `PathKeys`).
-        location: where it is listed.
+        path: path or URL as the user has spelled it, without a slash at the end.
+        key: key of the directory (see `PathKeys`).
+        location: location for listing it.
     """
 
     path: str
@@ -74,10 +74,10 @@ class FoundFile:
 
     Attributes:
         root: the root.
-        entry: what the listing says.
-        key: the one spelling of its path.
-        directory_key: key of the directory that holds it.
-        name: last part of the path.
+        entry: entry of the listing.
+        key: key of the path (see `PathKeys`).
+        directory_key: key of the directory that holds the file.
+        name: last name on the path.
     """
 
     root: Root
@@ -88,7 +88,7 @@ class FoundFile:
 
     @property
     def path(self) -> str:
-        """The path, spelled as the root is."""
+        """Path or URL, beginning with the root as the user has spelled it."""
         return f"{self.root.path.rstrip('/')}/{self.entry.name}"
 
 
@@ -97,14 +97,14 @@ class FoundSnapshot:
     """A directory with a `_metadata` file.
 
     Attributes:
-        path: the directory, spelled as the root is.
+        path: path or URL of the directory, beginning with the root as the user has spelled it.
         key: key of the directory.
         root: the root.
-        reading: its references, or why they are not known.
-        files: the files in the directory, `_metadata` included.
-        modified: when `_metadata` was written.
-        tags: tags that the pin file gives it.
-        pin: the pin that keeps it, or None.
+        reading: references of the snapshot, or why they are not known.
+        files: the files in the directory, including `_metadata`.
+        modified: time at which `_metadata` was written.
+        tags: tags that pin files give the snapshot.
+        pin: a pin without tags, which always keeps the snapshot; or None.
     """
 
     path: str
@@ -124,11 +124,13 @@ class FoundSnapshot:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A snapshot outside the roots that may need their files: of a job beside them, or behind a symbolic link.
+    """A snapshot outside the roots that may need files of the roots.
+
+    It belongs to a job whose directory is beside a root, or a symbolic link below a root leads to it.
 
     Attributes:
-        path: its directory.
-        reading: its references, or why they are not known.
+        path: directory of the snapshot.
+        reading: references of the snapshot, or why they are not known.
     """
 
     path: str
@@ -137,12 +139,12 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class FoundPin:
-    """A pin of a pin file at, below or above a root.
+    """A pin of a pin file in a root, or in a directory below or above a root.
 
     Attributes:
         pin: the pin.
-        directory: the directory to which it is relative.
-        keys: keys of the directories that it may mean.
+        directory: directory that has the pin file, to which the pin may be relative.
+        keys: keys of the directories that the pin may name.
         is_above: the pin file is above the roots.
     """
 
@@ -152,7 +154,7 @@ class FoundPin:
     is_above: bool = False
 
     def covers(self, key: str) -> bool:
-        """Return whether a directory is the pinned one, or below it."""
+        """Return whether a directory is the pinned directory, or below it."""
         return any(is_below(key, pinned) for pinned in self.keys)
 
 
@@ -161,17 +163,17 @@ class Survey:
     """Everything below the roots at one time.
 
     Attributes:
-        roots: the directories.
-        time: when the survey began.
-        files: regular files by key.
-        directories: directories by key.
+        roots: the roots.
+        time: time at which the survey began.
+        files: regular files, by key.
+        directories: directories, by key.
         links: symbolic links and special files.
         snapshots: directories with `_metadata`, by key.
         neighbours: snapshots outside the roots that may need files of the roots.
-        pin_files: pin files of the roots and of roots inside them.
-        above: directories above the roots that have been roots too.
-        lost_pins: pins without a snapshot.
-        notes: what a person should know.
+        pin_files: pin files of the roots, and of directories below them that have been roots of another plan.
+        above: directories above the roots that have been roots of another plan.
+        lost_pins: pins that name no snapshot.
+        notes: remarks for the user.
     """
 
     roots: tuple[Root, ...]
@@ -194,10 +196,13 @@ class Survey:
 def open_roots(
     paths: Sequence[str | Location], keys: PathKeys, storage_options: Mapping[str, Any] | None
 ) -> tuple[tuple[Root, ...], list[str]]:
-    """The roots, each once, and notes on those that are left out because another one contains them.
+    """Make roots of the paths that a user has given.
+
+    Returns:
+        (the roots, each once and none inside of another one; notes on paths that are inside of another root).
 
     Raises:
-        UsageError: there are none, or a storage is not known.
+        UsageError: no path is given, a path is a whole file system, or a storage is not known.
     """
     if not paths:
         raise UsageError("no root is named", hint="Give directories of checkpoints or savepoints")
@@ -205,17 +210,17 @@ def open_roots(
     for given in paths:
         location = given if isinstance(given, Location) else resolve(given, **(storage_options or {}))
         if is_local(location) and ".." in location.path.split("/"):
-            # Paths below it are compared by their names.
+            # Resolve `..`, because paths below the root are compared as texts.
             location = Location(location.filesystem, os.path.realpath(location.path))
             given = location
         text = str(location)
-        # Authorities that fsspec drops from paths stay as the user wrote them.
+        # Keep the URL as the user wrote it: fsspec may drop the authority.
         if isinstance(given, str) and "://" in given and "://" in text:
             text = given
         path = text.rstrip("/") or "/"
         if path == "/" or path.endswith(":"):
             raise UsageError("a whole file system is not a root", where=Where(file=str(given)), hint="Name a directory")
-        # A root may itself be a link; `key` resolves only directories above a name.
+        # The root may be a symbolic link itself, but `key` resolves only the directories above the last name.
         key = keys.key(path + "/_").rpartition("/")[0]
         found.setdefault(key, Root(path, key, location))
     notes = []
@@ -232,18 +237,24 @@ def open_roots(
 def survey(
     roots: tuple[Root, ...], reader: ReferenceReader, clock: Callable[[], datetime], notes: Sequence[str] = ()
 ) -> Survey:
-    """List the roots and read every `_metadata`.
+    """List the roots, and read the pins and the references of every snapshot.
 
-    A snapshot that vanishes between both (Flink has subsumed it) is not an error: the roots are listed again, because
-    its successor may be newer than the listing.
+    If a snapshot vanishes between listing and reading, because Flink has subsumed it, the roots are listed again: its
+    successor may be newer than the listing.
+
+    Args:
+        roots: the roots.
+        reader: reads the references.
+        clock: returns the current time.
+        notes: remarks for the user, to which the survey adds its own.
 
     Raises:
         NotFoundError: a root does not exist.
-        UsageError: the directory of retention of a root, or its pin file, is a symbolic link.
+        UsageError: the directory `_retention` of a root, or its pin file, is a symbolic link.
         StateError: a directory cannot be listed, or the roots change too fast.
     """
     for _ in range(ATTEMPTS):
-        # The clock is read before the listing: files that appear meanwhile have a time in its future.
+        # Take the time before the listing. Files that appear meanwhile are newer, and so count as young.
         result = Survey(roots, clock(), notes=list(notes))
         with Threads(max(1, min(len(roots), 8))) as threads:
             trees = list(threads.map(lambda root: list_tree(root.location), roots))
@@ -266,9 +277,9 @@ def _add_entries(result: Survey, root: Root, entries: Sequence[TreeEntry]) -> No
         directory_key, _, name = key.rpartition("/")
         file = FoundFile(root, entry, key, directory_key, name)
         if RETENTION_DIRECTORY in entry.name and RETENTION_DIRECTORY in (names := entry.name.split("/")):
-            # At any depth: a directory inside this root may be a root of another plan.
+            # Look for `_retention` at any depth: a directory inside this root may be the root of another plan.
             if entry.is_link and names[-1] == RETENTION_DIRECTORY:
-                # A link hides the pins of the root that it leads to.
+                # The pins behind the link would not be read, because links are not followed.
                 raise refuse_link(file.path)
             if names[-2:] == [RETENTION_DIRECTORY, PINS_FILE]:
                 result.pin_files.append(file)
@@ -317,7 +328,7 @@ def _read_snapshots(result: Survey, reader: ReferenceReader) -> bool:
 
 
 def _find_linked_size(link: FoundFile) -> int | None:
-    """Size of the regular file to which a symbolic link leads; None for other links and special files."""
+    """Return the size of the regular file to which a symbolic link leads; None for other links and special files."""
     if not is_local(link.root.location):
         return None
     try:
@@ -337,7 +348,7 @@ def _find_above(result: Survey, keys: PathKeys) -> None:
 
 
 def _collect_pins(result: Survey, keys: PathKeys) -> list[FoundPin]:
-    """Pins of all pin files."""
+    """Read all pin files in the roots and in directories below and above them."""
     directories = []
     for file in result.pin_files:
         names = file.entry.name.split("/")[:-2]
@@ -351,7 +362,10 @@ def _collect_pins(result: Survey, keys: PathKeys) -> list[FoundPin]:
 
 
 def _is_lost(found: FoundPin, result: Survey, keys: PathKeys) -> bool:
-    """Whether a pin has no snapshot, also where it is beside the roots."""
+    """Return whether a pin names no snapshot.
+
+    If the pin file is above the roots, the snapshot may also be beside the roots.
+    """
     if any(found.covers(key) for key in (*result.snapshots, *(root.key for root in result.roots))):
         return False
     if not found.is_above or any(map(result.is_inside, found.keys)):
@@ -365,10 +379,11 @@ def _to_metadata_file(file: FoundFile) -> MetadataFile:
 
 
 def require_whole_jobs(roots: Iterable[Root]) -> None:
-    """Refuse roots inside the directory of a job, whose snapshots beside the root need its files.
+    """Refuse roots inside the directory of a job: snapshots of the job outside the root need files of the root.
 
     Raises:
-        UsageError: a root is a directory such as `shared` or `chk-3`, or below one; names the directory of the job.
+        UsageError: a root is a directory such as `shared` or `chk-3`, or is below one; the error names the directory of
+            the job.
     """
     for root in roots:
         job = _find_job_above(root)
@@ -381,7 +396,7 @@ def require_whole_jobs(roots: Iterable[Root]) -> None:
 
 
 def _find_job_above(root: Root) -> Location | None:
-    """The directory of the job in which a root is, links followed; None where it is in none."""
+    """Return the directory of the job that contains a root; None if there is none. Links in the root are resolved."""
     location = root.location
     if is_local(location):
         location = Location(location.filesystem, root.key.removeprefix(_LOCAL) or "/")
@@ -399,13 +414,14 @@ def _is_job(directory: Location) -> bool:
     try:
         entries = list_directory(directory)
     except StateError:
-        # A directory that we may not list is taken for an unrelated one, with such a name by chance.
+        # If we may not list the directory, assume that it does not belong to a job, and that its subdirectory is called
+        # `shared` or the like by chance.
         return False
     return any(each.is_directory and CHECKPOINT_DIRECTORY.fullmatch(each.location.name) for each in entries)
 
 
 def find_parents(roots: Iterable[Root]) -> list[Location]:
-    """The directories above roots that are directories of jobs: those of checkpoints, with other jobs beside them."""
+    """Return the parents of roots that are directories of jobs: there, other jobs may have their directories, too."""
     locations = []
     for root in roots:
         location = root.location
@@ -419,19 +435,21 @@ def find_parents(roots: Iterable[Root]) -> list[Location]:
 def list_beside(
     top: Location, roots: Iterable[Root], keys: PathKeys, known: Container[Location] = ()
 ) -> tuple[list[FileEntry], list[StateError]]:
-    """List the `_metadata` files in a directory, in those below it, and in checkpoints and savepoints in these.
+    """List the `_metadata` files at most two levels below a directory, such as that with the checkpoints of all jobs.
+
+    They may be in the directory itself, in any directory in it, and in checkpoint and savepoint directories in those.
 
     Args:
-        top: the directory, such as that of the checkpoints of all jobs.
+        top: the directory.
         roots: directories that are left out.
-        keys: the one spelling of paths.
+        keys: computes the keys by which directories are compared.
         known: `_metadata` files whose directories need not be listed.
 
     Returns:
-        (the files, the errors of directories that cannot be listed).
+        (the files; errors of directories that cannot be listed).
 
     Raises:
-        StorageError: the storage fails for the moment.
+        StorageError: the storage fails temporarily.
     """
     errors: list[StateError] = []
     skipped = {root.key for root in roots}
@@ -459,11 +477,14 @@ def list_beside(
 
 
 def find_neighbours(found: Survey, keys: PathKeys) -> list[MetadataFile]:
-    """Find the `_metadata` files of the jobs beside roots that are jobs, and behind links; notes what cannot be listed.
+    """Find `_metadata` files outside the roots whose snapshots may need files of the roots.
+
+    If a root is the directory of a job, these are the snapshots of jobs beside it. If a symbolic link below a root
+    leads to a directory outside, these are the snapshots there.
 
     Args:
-        found: a survey with the listings of its roots.
-        keys: the one spelling of paths.
+        found: survey with the listings of its roots. Notes on directories that cannot be listed are added to it.
+        keys: computes the keys by which paths are compared.
     """
     files: dict[str, FileEntry] = {}
     errors: list[StateError] = []
@@ -485,7 +506,7 @@ def find_neighbours(found: Survey, keys: PathKeys) -> list[MetadataFile]:
 
 
 def _find_linked(found: Survey) -> Iterable[Location]:
-    """The directories outside the roots to which symbolic links below them lead."""
+    """Yield the directories outside the roots to which symbolic links below the roots lead."""
     for link in found.links:
         location = join(link.root.location, link.entry.name)
         if is_local(location) and os.path.isdir(location.path):  # noqa: PTH112
@@ -514,14 +535,14 @@ _WITHOUT_SNAPSHOTS = frozenset({"shared", "taskowned", "dstl", RETENTION_DIRECTO
 
 
 class SnapshotWatch:
-    """Tells which snapshots have appeared or vanished since the last look, and which files the new ones need.
+    """Finds snapshots that have appeared or vanished since the last look, and the files that the new ones need.
 
-    A look lists the directories of jobs and those that had no `_metadata` before, and asks for size and time of the
-    known `_metadata` files. It does not list the directories of known snapshots, nor those of shared files. Jobs beside
-    roots that are jobs are looked at as well (`neighbours`).
+    A look lists directories that had no `_metadata` before, such as those of jobs, and asks for size and time of the
+    known `_metadata` files. It does not list the directories of known snapshots, nor those of shared files. If a root
+    is the directory of a job, jobs beside it are searched, too (see `find_neighbours`).
 
     Args:
-        roots: directories that are searched.
+        roots: the roots.
         reader: reads the references of new snapshots.
     """
 
@@ -535,7 +556,7 @@ class SnapshotWatch:
         self._find_new()
 
     def forget(self, locations: Iterable[Location]) -> None:
-        """Forget `_metadata` files that the caller has deleted."""
+        """Forget `_metadata` files that the caller has deleted, so that they do not count as vanished."""
         for location in locations:
             self._known.pop(location, None)
 
@@ -543,12 +564,12 @@ class SnapshotWatch:
         """Take another look.
 
         Returns:
-            the keys of the files that new and changed snapshots need, each with the snapshot that needs it, and the
-            `_metadata` files that have vanished.
+            (keys of the files that new and changed snapshots need, each with the path of a `_metadata` that needs it;
+            paths of the `_metadata` files that have vanished).
 
         Raises:
-            IncompatibleError: the references of a new snapshot cannot be known, or a known one cannot be looked at, so
-                that nothing more may be deleted.
+            IncompatibleError: the references of a new snapshot cannot be read, or it is not known whether a known
+                snapshot still exists. Then nothing more may be deleted.
         """
         needed: dict[str, str] = {}
         vanished = self._find_vanished()
@@ -560,10 +581,10 @@ class SnapshotWatch:
             files = [self._to_metadata_file(entry) for entry in unread]
             for entry, file, reading in zip(unread, files, self._reader.read(files), strict=True):
                 if isinstance(reading, Gone):
-                    # Flink has subsumed the checkpoint: only files that its successors reference are needed.
+                    # Flink has already subsumed the new checkpoint: its files are needed only if newer ones need them.
                     self._known.pop(entry.location, None)
                 elif isinstance(reading, Unreadable):
-                    # The file may be half written.
+                    # Try again: the file may not be complete yet.
                     self._known.pop(entry.location, None)
                     reason = reading.reason
                 else:
@@ -578,7 +599,7 @@ class SnapshotWatch:
         )
 
     def _find_vanished(self) -> list[str]:
-        """Forget `_metadata` files that have gone or changed; returns those that have gone."""
+        """Forget known `_metadata` files that have vanished or changed; return the paths of the vanished ones."""
         known = list(self._known.values())
         vanished = []
         for entry, now in zip(known, stat_files([entry.location for entry in known]), strict=True):
@@ -612,7 +633,7 @@ class SnapshotWatch:
             try:
                 return list(self._find_below(root, _DEPTH))
             except MissingFileError:
-                # Flink has deleted a directory in the meantime.
+                # A directory was deleted after it was listed, probably by Flink: list again.
                 time.sleep(_PAUSE_SECONDS)
         return list(self._find_below(root, _DEPTH))
 
