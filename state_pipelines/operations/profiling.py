@@ -41,7 +41,7 @@ MAX_COLUMNS = 200
 
 
 class Quantity(StrEnum):
-    """Quantity whose minimum, maximum and mean a profile has."""
+    """Quantity of a column whose minimum, maximum and mean a profile gives: the values themselves or their lengths."""
 
     VALUE = "value"
     LENGTH = "length"
@@ -61,10 +61,10 @@ class ColumnProfile:
             of a map.
         type: Arrow type.
         rows: rows in which the column could have a value: those in which the record around it is not null.
-        nulls: rows without a value.
+        nulls: those of `rows` that have no value.
         defaults: rows with the default of Java's primitive types (0, false) or an empty text, list or map; None for
             types that have none.
-        measured: quantity whose `minimum`, `maximum` and `mean` are given.
+        measured: quantity whose `minimum`, `maximum` and `mean` are given; `NONE` if there are none.
         minimum: number, or text as in `state_rows` (dates and times, `NaN`, `Infinity`); None without values.
         maximum: likewise.
         mean: None without values, for dates and times, and where it is not finite.
@@ -87,14 +87,20 @@ class ColumnProfile:
 
     @property
     def default_ratio(self) -> float | None:
-        """Share of rows with the default, 0 to 1."""
+        """Share of rows with Java's default value (0, false) or an empty text, list or map, 0 to 1.
+
+        None for types without such a value.
+        """
         if self.defaults is None:
             return None
         return self.defaults / self.rows if self.rows else 0.0
 
 
 class ColumnProfiler:
-    """Adds up the columns of one state; memory grows with the columns, not the rows."""
+    """Profiles the columns of one state, batch by batch; memory grows with the columns, not the rows.
+
+    The attribute `omitted` has the paths of columns that are not profiled because there are more than `MAX_COLUMNS`.
+    """
 
     def __init__(self) -> None:
         self._columns: dict[str, _Column] = {}
@@ -117,12 +123,16 @@ class ColumnProfiler:
         column.add(array, rows)
 
     def result(self) -> list[ColumnProfile]:
-        """The columns in their order."""
+        """Return the profiles of the columns, in the order in which they were first added."""
         return [each.result() for each in self._columns.values()]
 
 
 def _flatten(path: str, array: pa.Array, rows: int, depth: int) -> Iterator[tuple[str, pa.Array, int]]:
-    """The column and its fields, each with the number of rows in which the record around it is not null."""
+    """Yield (path, values, rows) of a column and of its nested fields, at most `depth` levels deep.
+
+    `rows` counts the rows in which the record around the field is not null. A struct itself is yielded only if it has
+    nulls.
+    """
     kind = array.type
     if isinstance(array, pa.ExtensionArray):
         array, kind = array.storage, array.storage.type
@@ -156,7 +166,7 @@ def _flatten(path: str, array: pa.Array, rows: int, depth: int) -> Iterator[tupl
 
 
 class _Column:
-    """Sums over one column."""
+    """Running totals of one column: rows, nulls, defaults, minimum, maximum and sum."""
 
     def __init__(self, path: str, kind: pa.DataType) -> None:
         self._path, self._kind = path, kind
@@ -168,14 +178,14 @@ class _Column:
         self._total = 0.0
 
     def add(self, array: pa.Array, rows: int) -> None:
-        """Add an array of the column."""
+        """Add the values that one batch has of the column; `rows` as in `_flatten`."""
         self._rows += rows
         self._nulls += array.null_count
         self._values += len(array) - array.null_count
         if len(array) == array.null_count or self._defaults is None:
             return
         if pa.types.is_duration(array.type):
-            # Arrow has no range of durations.
+            # `pc.min_max` does not take durations.
             array = array.cast(pa.int64())
         measured = array if self._measured is not Quantity.LENGTH else _measure_lengths(array)
         self._defaults += _count_defaults(measured)
@@ -188,7 +198,7 @@ class _Column:
             self._total += pc.sum(pc.cast(measured, pa.float64(), safe=False)).as_py() or 0.0
 
     def result(self) -> ColumnProfile:
-        """The profile of the column."""
+        """Return the profile of the column over all arrays that were added."""
         is_number = self._measured is Quantity.LENGTH or _is_number(self._kind) or pa.types.is_duration(self._kind)
         return ColumnProfile(
             self._path,
@@ -271,7 +281,7 @@ def _to_plain(scalar: pa.Scalar | None) -> float | str | None:
         return None
     if pa.types.is_decimal(scalar.type):
         return float(scalar.as_py())
-    # Texts for what JSON has no number for, and for dates and times of all years that Java has.
+    # `to_values` gives text for NaN and infinities, which JSON lacks, and for dates and times, in all years of Java.
     (value,) = to_values(pa.array([scalar], scalar.type))
     return value if isinstance(value, int | float) else str(value)
 
@@ -290,22 +300,24 @@ OLDER = "older"
 LATER = "later"
 _MILLISECOND = timedelta(milliseconds=1)
 _FARTHEST = 1 << 62
-"""Times beyond it, in milliseconds, count as so far away: sums with them exceed 64 bits."""
+"""Limit in milliseconds to which times of access are clipped: sums with larger numbers would exceed 64 bits."""
 
 
 @dataclass(frozen=True)
 class TtlOutlook:
-    """The ages of the entries of a state with TTL.
+    """Ages of the entries of a state with TTL, and the times until they expire.
 
     Attributes:
-        entries: with a time of last access.
+        entries: entries that have a time of last access.
         oldest: earliest last access, ISO text, or milliseconds since 1970 where the year has not four digits; None
             without entries.
         newest: latest last access.
         by_age: entries by the time since their last access: up to 1 min, more than that and up to 1 h, …, `older`.
         ttl: declared time to live in seconds; None when none is declared (snapshots do not hold it).
-        expired: entries that have expired, which Flink drops or still holds; None without a declared TTL.
-        expiring: entries that expire up to 1 min from now, after that and up to 1 h, …, `later`; empty without a TTL.
+        expired: entries of the snapshot that have expired and that Flink has not removed yet; None without a declared
+            TTL.
+        expiring: the other entries by the time until they expire: up to 1 min, more than that and up to 1 h, …,
+            `later`; None without a declared TTL.
     """
 
     entries: int
@@ -355,13 +367,13 @@ class TtlProfiler:
         count = len(self._ages)
         self._ages += np.bincount(np.searchsorted(self._steps, self._now - times), minlength=count)
         if self._ttl is not None:
-            # `TtlUtils.expired`: at the end of its time to live an entry has expired.
+            # As in `TtlUtils.expired`, an entry whose time to live ends exactly now has expired.
             left = times + self._ttl // _MILLISECOND - self._now
             self._expired += int((left <= 0).sum())
             self._expiring += np.bincount(np.searchsorted(self._steps, left[left > 0]), minlength=count)
 
     def result(self) -> TtlOutlook:
-        """The outlook."""
+        """Return the outlook for all times that were added."""
         found = TtlOutlook(
             self._entries,
             _to_text(self._oldest),
@@ -393,7 +405,7 @@ def _to_text(milliseconds: int | None) -> str | None:
 _BYTES = ("key_bytes", "value_bytes", "reason")
 
 EVERY_STATE = ""
-"""Name under which a TTL is declared for all states that have none of their own."""
+"""Key of the `ttl` mapping of `profile_snapshot` whose TTL holds for all states that have none of their own."""
 
 
 @dataclass(frozen=True)
@@ -409,14 +421,14 @@ class StateProfile:
         entries: rows of keyed state (elements of a list, entries of a map, timers); None when it could not be read.
         bytes: of keys and values without framing; None when they could not be measured.
         keys: distinct keys; None for operator state, and when they could not be distinguished.
-        columns: the columns; none of raw state.
-        omitted: columns that are too many.
-        ttl: None without TTL.
+        columns: profiles of the columns; empty for raw state.
+        omitted: number of columns that are not profiled, because there are more than `MAX_COLUMNS`.
+        ttl: ages of the entries; None for a state without TTL.
         undecoded: why entries are profiled as bytes; empty when they are decoded.
-        failed: entries that cannot be decoded, beside others that can; they count in no column but those of their keys.
-        failure: why the first of them cannot.
+        failed: entries that cannot be decoded, in a state that otherwise can be; they count as nulls of their columns.
+        failure: why the first of the `failed` entries cannot be decoded.
         error: why the state could not be read; empty when it could.
-        damaged: bytes of it are damaged or missing; the reason is `error`.
+        damaged: whether bytes of the state are damaged or missing; `error` then says which.
     """
 
     name: str
@@ -438,7 +450,7 @@ class StateProfile:
 
     @property
     def mean_bytes(self) -> float | None:
-        """Bytes of an entry on average."""
+        """Mean size of an entry in bytes; None without entries, or if sizes are not known."""
         return self.bytes / self.entries if self.bytes is not None and self.entries else None
 
 
@@ -448,8 +460,8 @@ class OperatorProfile:
 
     Attributes:
         id: 32 hexadecimal digits.
-        uid: when it is known.
-        states: those that could be found.
+        uid: None when it is not known.
+        states: profiles of the states that could be found.
         balance: sizes over key groups and subtasks, and the largest keys; None without keyed state.
         errors: why not all states could be found.
     """
@@ -468,15 +480,15 @@ class OperatorProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """A snapshot.
+    """Profile of a snapshot.
 
     Attributes:
         path: of the snapshot.
         fingerprint: of the snapshot.
         at: time from which ages are counted, ISO text.
-        operators: all operators.
+        operators: profiles of the operators that were asked for.
         balance: of keyed state, see `measure_balance`.
-        unused_ttl: names with a declared TTL that no state has.
+        unused_ttl: names for which a TTL was declared and that match no state.
     """
 
     path: str
@@ -498,7 +510,7 @@ class Profile:
 
     @property
     def expired(self) -> int | None:
-        """Entries that have expired; None where no TTL is declared of any state."""
+        """Entries that have expired; None if no state with TTL has a declared one."""
         found = [state.ttl.expired for operator in self.operators for state in operator.states if state.ttl is not None]
         known = [each for each in found if each is not None]
         return sum(known) if known else None
@@ -546,7 +558,7 @@ class Profile:
         report = asdict(self)
         report["balance"] = self.balance.to_json()
         for operator, shown in zip(self.operators, cast("list[dict[str, object]]", report["operators"]), strict=True):
-            # It is in the operators of `balance` already.
+            # The balance of each operator is already in `balance` of the profile.
             del shown["balance"]
             for state, row in zip(operator.states, cast("list[dict[str, object]]", shown["states"]), strict=True):
                 row["columns"] = [
@@ -600,7 +612,7 @@ def profile_snapshot(
 
 
 class _Rows:
-    """Sums over the rows of one state."""
+    """Running totals and profilers of the rows of one state."""
 
     def __init__(self, state: State, lives: Mapping[str, timedelta], now: datetime) -> None:
         self.columns = ColumnProfiler()
@@ -611,7 +623,8 @@ class _Rows:
         names = (f"{state.operator.label}/{state.label}", state.label, EVERY_STATE)
         self._life = next((lives[name] for name in names if name in lives), None)
         self._now = now
-        # If the whole state is undecoded, `undecoded` has the reason, and not every row.
+        # If the whole state is undecoded, every row has a `reason`. `StateProfile.undecoded` gives it once, and the
+        # rows are profiled as bytes instead of being counted as failed.
         self._is_decoded = not state.undecoded
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -652,7 +665,10 @@ def _profile_operator(
 def _read_keyed(
     states: list[KeyedState], lives: Mapping[str, timedelta], now: datetime
 ) -> list[tuple[KeyedState, _Rows]]:
-    """Read keyed states together, each file once; one that fails is read alone, and the others again without it."""
+    """Read keyed states together, so that each file is read once.
+
+    If a state fails, it is read alone, and the other states are read together again from the start.
+    """
     alone: list[KeyedState] = []
     wanted = list(states)
     while wanted:
@@ -673,7 +689,7 @@ def _read_keyed(
 
 
 def _read_alone(state: State, lives: Mapping[str, timedelta], now: datetime) -> _Rows:
-    """Read a state; where single entries cannot be decoded, read it again without their values."""
+    """Read a state alone; if single entries cannot be decoded, read it again with nulls for what is undecodable."""
     try:
         try:
             return _read(state, None, lives, now)
@@ -726,7 +742,7 @@ def _report(state: State, rows: _Rows, balance: OperatorBalance | None) -> State
 
 
 def _find_sizes(state: State, rows: _Rows, balance: OperatorBalance | None) -> tuple[int | None, int | None]:
-    """Bytes and distinct keys."""
+    """Return the bytes and the number of distinct keys of a state; None for a number that is not known."""
     if not isinstance(state, KeyedState):
         try:
             return (None if rows.error else state.count().bytes), None

@@ -70,8 +70,8 @@ EXAMPLES = 10
 BEFORE, AFTER, EXPECTED, RETURNED = "before", "after", "expected", "comes back as"
 _SIDES = (BEFORE, AFTER, EXPECTED, RETURNED)
 _ABSENT = "(no record)"
+# Characters of the longest text in a cell of a table; longer texts are cropped.
 _CELL = 160
-# A pipe inside of a Markdown table.
 
 
 @dataclass(frozen=True)
@@ -79,11 +79,11 @@ class RecordCounts:
     """Numbers of records that a check compared.
 
     Attributes:
-        compared: records that are there now.
-        differing: keys with the expected number of records, but other values.
-        missing: expected records that are not there.
-        unexpected: records that are there and not expected, duplicates included.
-        complete: False where only a part of the differences was counted, so that there may be more.
+        compared: records of the result.
+        differing: records of the result whose key is expected, but with another value.
+        missing: expected records that the result does not have.
+        unexpected: records of the result that are not expected, duplicates included.
+        complete: False if only some of the differences were counted, so that there may be more.
     """
 
     compared: int = 0
@@ -114,7 +114,7 @@ class RecordCounts:
         )
 
     def to_numbers(self) -> dict[str, int]:
-        """The numbers by name, for metadata that is plotted."""
+        """Return the numbers by name, for metadata that Dagster plots."""
         return {
             "rows compared": self.compared,
             "rows differing": self.differing,
@@ -129,12 +129,12 @@ class DifferingRecord:
 
     Attributes:
         state: name of the state.
-        key: parts of the key by name: `state_key`, `map_key`, `list_index`, `key_group`, …
-        values: value by side: `before`, `after`, `expected`, `comes back as`; a value that JSON has.
-        absent: sides without such a record.
+        key: columns of the key by name: `state_key`, `map_key`, `list_index`, `key_group`, …
+        values: value by side (`before`, `after`, `expected`, `comes back as`), each as `to_plain` gives it.
+        absent: sides that have no such record.
         note: more about the record, such as that a key occurs twice; may be empty.
         compared: the two sides that differ, for a display that leaves out equal fields.
-        fields: the fields that were compared, where these are not all.
+        fields: names of the top-level fields that were compared; empty if all were.
     """
 
     state: str
@@ -153,7 +153,7 @@ class DifferingRecord:
         return content | ({"note": self.note} if self.note else {})
 
     def to_cells(self) -> dict[str, str]:
-        """Short texts by column; of structs only the fields that differ."""
+        """Return short texts by column, for a table; of structs only the fields that differ are shown."""
         cells = {"state": self.state, "key": self._show_key()}
         paths = self._find_differing_fields()
         for side in _SIDES:
@@ -178,7 +178,7 @@ class DifferingRecord:
 
 
 def _list_differing(one: Any, other: Any) -> Iterator[tuple[str, ...]]:
-    """Yield the paths of the innermost fields of structs that differ."""
+    """Yield the paths of the innermost fields in which two structs differ; nothing if one value is no struct."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return
     for name in dict.fromkeys((*one, *other)):
@@ -189,7 +189,7 @@ def _list_differing(one: Any, other: Any) -> Iterator[tuple[str, ...]]:
 
 
 def _choose(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
-    """Return the fields at some paths; the whole value where it has none of them."""
+    """Reduce a struct to the fields at some paths; return the whole value if it has none of them."""
     if not isinstance(value, dict):
         return value
     chosen = {}
@@ -208,7 +208,7 @@ def _crop(text: str) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """A value as JSON has it: bytes in hexadecimal, dates in ISO 8601, exact numbers as text."""
+    """Convert a value for `json.dumps`: bytes to hexadecimal text, dates and times to ISO 8601, decimals to text."""
     match value:
         case dict():
             return {_plain_key(key): to_plain(each) for key, each in value.items()}
@@ -245,9 +245,9 @@ class ProofCheck:
         description: the property in words.
         expected: what was expected.
         observed: what was found.
-        counts: records that were compared; None of a check that compares none.
+        counts: numbers of compared and differing records; None for a check that compares no records.
         rows: at most `EXAMPLES` records that differ.
-        blocking: False of a check that fails with a warning only.
+        blocking: False if a failure of the check is only a warning.
     """
 
     name: str
@@ -265,7 +265,7 @@ class ProofCheck:
         return "passed" if self.ok else "FAILED" if self.blocking else "warning"
 
     def to_json(self) -> dict[str, Any]:
-        """The check as plain values."""
+        """Return the check as an object for `json.dumps`."""
         return {
             "name": self.name,
             "ok": self.ok,
@@ -290,14 +290,14 @@ class ProofCheck:
 class ProofReport:
     """All checks of one change.
 
-    A check that has nothing to compare is left out: keys of operator state, the round trip of a migration without a
-    downgrade. `notes` says so.
+    A check that has nothing to compare is left out, and `notes` says so. Examples are the check of keys for operator
+    state, and the round trip for a migration without a downgrade.
 
     Attributes:
         operator: label of the operator; several, separated by commas.
         state: name of the new state; several, separated by commas.
-        rows: records afterwards.
-        key_groups: key groups that have any; 0 of operator state.
+        rows: number of records after the change.
+        key_groups: number of key groups that have records after the change; 0 for operator state.
         checks: the checks.
         seconds: wall time of the proof.
         bytes: size of the files that were read back, or of the keys and values that were compared.
@@ -317,7 +317,7 @@ class ProofReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every check holds that is not a warning only."""
+        """Whether every blocking check holds; checks that only warn may fail."""
         return all(check.ok or not check.blocking for check in self.checks)
 
     @property
@@ -327,13 +327,13 @@ class ProofReport:
 
     @property
     def numbers(self) -> dict[str, int | float]:
-        """Numbers for metadata that is plotted: those of the check with most differences, seconds and bytes."""
+        """Numbers for metadata that Dagster plots: counts of the check with most differences, seconds and bytes."""
         counts = [check.counts for check in self.checks if check.counts is not None]
         worst = max(counts, key=lambda each: each.failed, default=RecordCounts(self.rows))
         return {**replace(worst, compared=self.rows).to_numbers(), "seconds": self.seconds, "bytes": self.bytes}
 
     def to_json(self) -> dict[str, Any]:
-        """The report as plain values."""
+        """Return the report as an object for `json.dumps`."""
         return {
             "ok": self.ok,
             "operator": self.operator,
@@ -348,7 +348,7 @@ class ProofReport:
         }
 
     def to_markdown(self) -> str:
-        """Tables for people."""
+        """Return the report as Markdown: a table of the checks, and one of examples for each check that fails."""
         groups = f" in {self.key_groups} key groups" if self.key_groups else ""
         lines = [f"**{escape_markdown(f'{self.operator} / {self.state}')}**: {self.rows:,} records{groups}"]
         if self.checks:
@@ -367,7 +367,7 @@ class ProofReport:
 
 
 def arrange_rows(rows: Sequence[DifferingRecord]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Columns and cells of a table of differing records; the first column names the fields that differ."""
+    """Return columns and rows of a table of differing records; the first column names the fields that differ."""
     cells = []
     for row in rows:
         fields = row.name_differing_fields()
@@ -399,7 +399,7 @@ def _make_markdown_table(columns: Sequence[str], rows: Iterable[Iterable[str]]) 
 
 
 def combine_reports(reports: Sequence[ProofReport]) -> ProofReport:
-    """Combine several reports: a check holds when it holds in each."""
+    """Combine reports into one: a check holds if it holds in every report that has it."""
     if len(reports) == 1:
         return reports[0]
     names = dict.fromkeys(check.name for report in reports for check in report.checks)
@@ -407,7 +407,7 @@ def combine_reports(reports: Sequence[ProofReport]) -> ProofReport:
     for name in names:
         found = [(report, check) for report in reports for check in report.checks if check.name == name]
         counts = [check.counts for _, check in found if check.counts is not None]
-        # Those that failed first, so that their records are not crowded out.
+        # The combined check takes its blocking flag and its examples from the failed checks.
         failed = [check for _, check in found if not check.ok]
         checks.append(
             replace(
@@ -477,13 +477,16 @@ _KEY_COLUMNS = ("timestamp", "state_key", "state_namespace", "map_key", "key_byt
 
 @dataclass(frozen=True)
 class RecordScan:
-    """Scan of the records of one state in a file; can be sent to other processes.
+    """Task that scans the records of one state in a file; can be sent to other processes.
+
+    The first bits of the hash of a key are the number of its bucket. Without `buckets` and `keys`, the scan only sums
+    up the hashes of the records of each bucket.
 
     Attributes:
         file: the file.
         state: name of the state.
-        buckets: the buckets whose records are hashed; None sums up all buckets.
-        keys: hashes of the keys whose records are decoded; None decodes none.
+        buckets: buckets for whose records the scan returns hashes.
+        keys: hashes of the keys whose records the scan decodes; then `buckets` is ignored.
     """
 
     file: KeyedFile
@@ -493,14 +496,14 @@ class RecordScan:
 
     @property
     def threads(self) -> int:
-        """See `local_processes.Work`."""
+        """Number of these tasks that can run concurrently in threads; see `local_processes.Work`."""
         return count_kernel_threads([self.file])
 
     def run(self) -> ScanResult:
         """Read the file.
 
         Raises:
-            StateError: it cannot be read.
+            StateError: the file cannot be read.
         """
         result = ScanResult()
         for state_id, info in enumerate(self.file.header.states):
@@ -523,12 +526,12 @@ class RecordScan:
 
 @dataclass
 class ScanResult:
-    """Findings of a scan.
+    """Result of a `RecordScan`, which fills one of the attributes.
 
     Attributes:
-        sums: u64[buckets, 2], number of records and sum of their hashes.
-        hashes: hashes of keys and of whole records.
-        records: hash of the key and (key, value) of records that were decoded.
+        sums: u64[buckets, 2], for each bucket the number of its records and the sum of their hashes.
+        hashes: for each batch, the hashes of the keys and those of the whole records.
+        records: for each decoded record, the hash of its key and (key, value).
     """
 
     sums: Hashes = field(default_factory=lambda: np.zeros((1 << _BUCKET_BITS, 2), np.uint64))
@@ -544,14 +547,14 @@ def find_differing_records(
     *,
     may_lack: bool = False,
 ) -> tuple[RecordCounts, tuple[DifferingRecord, ...]]:
-    """Compare the records of a state on two sides, wherever they are; key groups do not count.
+    """Compare the records of a state in two sets of files; the file and the key group of a record do not matter.
 
     Args:
-        state: its name.
-        before: files of the expected side.
-        after: files of the side that is there.
+        state: name of the state.
+        before: files with the expected records.
+        after: files of the result.
         run: runs scans and gives their results in order.
-        may_lack: records that only the expected side has are no differences.
+        may_lack: expected records that the result does not have are no differences.
 
     Returns:
         The numbers of records, and examples.
@@ -601,7 +604,10 @@ def _join_hashes(results: Sequence[ScanResult]) -> tuple[Hashes, Hashes]:
 
 
 def _compare(before: tuple[Hashes, Hashes], after: tuple[Hashes, Hashes]) -> tuple[dict[int, int], dict[int, int]]:
-    """Numbers of records that one side has more often than the other, by hash of the key: (missing, unexpected)."""
+    """Count by hash of the key the records that `before` has more often than `after` (missing), and the reverse.
+
+    Each side is (hashes of the keys, hashes of the whole records). Returns (missing, unexpected).
+    """
     keys, contents = (np.concatenate([one, other]) for one, other in zip(before, after, strict=True))
     signs = np.repeat(np.array([-1, 1], np.int64), [len(before[0]), len(after[0])])
     order = np.lexsort((contents, keys))
@@ -618,7 +624,7 @@ def _compare(before: tuple[Hashes, Hashes], after: tuple[Hashes, Hashes]) -> tup
 
 
 def _choose_keys(*found: Mapping[int, int]) -> list[int]:
-    """Hashes of at most `EXAMPLES` keys, of every kind of difference in turn."""
+    """Choose at most `EXAMPLES` hashes of keys, from each of the given mappings in turn."""
     chosen: dict[int, None] = {}
     kinds = [iter(sorted(each)) for each in found]
     while kinds and len(chosen) < EXAMPLES:
@@ -655,7 +661,7 @@ def _make_rows(
 
 
 def decode_records(scan: RecordScan, state_id: int, records: KeyedRecords) -> list[tuple[dict[str, Any], Any]]:
-    """Keys and values of records as JSON has them; their bytes where they cannot be decoded."""
+    """Return (key, value) of each record, as objects for `json.dumps`; if they cannot be decoded, their bytes."""
     if not len(records):
         return []
     header, context, options = scan.file.header, scan.file.context, TableOptions(flatten=False)
@@ -665,7 +671,7 @@ def decode_records(scan: RecordScan, state_id: int, records: KeyedRecords) -> li
         )
         rows = list(to_rows(KeyedTable(layout, options).make_batch(records, 0)))
     except StateError as error:
-        # The report of a difference must not end in another error.
+        # A report of differences must not fail because of them: show bytes instead.
         rows = list(to_rows(KeyedTable(None, options, error.what).make_batch(records, 0)))
     return [_split_row(row) for row in rows]
 
@@ -701,18 +707,18 @@ def _sum_buckets(sums, keys, contents):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class StateProof:
-    """Numbers of a state before and after.
+    """Comparison of one state before and after a change.
 
     Attributes:
         operator: label of the operator.
         state: name.
-        keyed: it is keyed state, not operator state.
-        before: what must be there.
-        after: what is there.
+        keyed: whether it is keyed state, not operator state.
+        before: digest of the expected entries.
+        after: digest of the entries of the result.
         misplaced: entries in key groups that are not those of their subtask; of broadcast state, subtasks without a
             copy.
-        misfiled: entries whose hash gives another key group; None where key groups stayed what they were.
-        reformed: kind or serializers are not those of before.
+        misfiled: entries that are not in the key group that the hash of their key gives; None if that was not checked.
+        reformed: whether the kind or a serializer of the state differs from before.
     """
 
     operator: str
@@ -726,7 +732,7 @@ class StateProof:
 
     @property
     def failures(self) -> Iterator[str]:
-        """The differences, a sentence each."""
+        """Descriptions of the differences, one sentence for each."""
         name = f"{self.operator}, state {self.state}"
         if self.before != self.after:
             yield (
@@ -752,15 +758,15 @@ def make_state_check(
     counts: RecordCounts,
     rows: Sequence[Sequence[DifferingRecord]],
 ) -> ProofCheck:
-    """The check of a proof that compares states.
+    """Make the check of a proof from the comparisons of its states.
 
     Args:
         name: of the check.
         description: of the check.
-        states: all that were compared.
-        failed: those for which it does not hold.
-        counts: of the records of all states.
-        rows: records of each failed state that differ.
+        states: comparisons of all states.
+        failed: those of `states` that fail this check.
+        counts: numbers of records, added up over all states.
+        rows: for each failed state, examples of records that differ.
     """
     observed = f"{counts.compared:,} entries of {len(states)} state{'' if len(states) == 1 else 's'}"
     if failed:

@@ -44,15 +44,16 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 LATEST = "latest"
-"""Stands for the newest snapshot of the job."""
+"""Value of `snapshot` that stands for the newest snapshot of the job."""
 
 RESULT_SUFFIX = ".result.json"
 _REQUEST_SUFFIXES = (".yaml", ".yml")
-# The parser takes seconds for as many bytes of short values; a tick of the sensor has a minute.
+# Parsing this many bytes of short values takes seconds; a tick of the sensor has a minute.
 _MOST_BYTES = 256 << 10
 _MOST_BYTES_OF_RESULT = 1 << 20
 _MOST_TEXT = 4096
-# File systems have at most 255 bytes for the names of the result and of its temporary file.
+# The names of the result file and of its temporary file are longer than that of the request; file systems limit names
+# to 255 bytes.
 _MOST_NAME = 200
 _MOST_MESSAGE = 1000
 _MOST_SHOWN = 60
@@ -145,13 +146,16 @@ MODELS: Mapping[Operation, type[OperationModel]] = {
     Operation.UPGRADE: UpgradeApproval,
     Operation.REHEARSE: OperationModel,
 }
-"""Model of the fields of each operation, besides `operation` and `snapshot`; a rescaling is read as its files are."""
+"""Model of the fields of each operation, besides `operation` and `snapshot`.
+
+The fields of `rescale` have no model here: `operations.rescale.rescale_request` parses them.
+"""
 _WITHOUT_SNAPSHOT: Mapping[Operation, str] = {
     Operation.RETAIN: "all snapshots of the job",
     Operation.UPGRADE: "the running job",
     Operation.REHEARSE: "the running job",
 }
-"""Operations that concern no snapshot, but this."""
+"""Operations whose requests name no snapshot, with the subject that they concern instead, for messages."""
 # Fields with paths, or with mappings and lists of paths.
 _PATHS = ("snapshot", "target", "take", "merge", "backfill")
 
@@ -172,7 +176,7 @@ class Request:
     options: Mapping[str, Any]
 
     def to_yaml(self, *, without: Collection[str] = ()) -> str:
-        """The options but some as YAML text, for the configuration of a run."""
+        """Return the options except those in `without` as YAML text, for the configuration of a run."""
         options = {name: value for name, value in self.options.items() if name not in without}
         return yaml.safe_dump(options, sort_keys=False, allow_unicode=True)
 
@@ -221,7 +225,7 @@ class RequestFile:
             return parse_request(content)
 
     def has_result(self) -> bool:
-        """Return whether there is a result of this content of the file.
+        """Return whether there is a result file, and it belongs to the present content of the request file.
 
         Raises:
             StorageError: the storage failed, so that it is not known.
@@ -291,14 +295,14 @@ def describe_result(
     error: str = "",
     **results: object,
 ) -> bytes:
-    """Content of a result file.
+    """Return the content of a result file, as JSON.
 
     Args:
         request: the request.
         status: outcome of the request.
         finished: when the operation ended.
         run: id of the run that executed the request, empty when there was none.
-        error: the reason of a failure, which the result has without secrets.
+        error: the reason of a failure; secrets in it are redacted.
         results: what the operation produced, such as `path`.
     """
     content = {
@@ -338,7 +342,7 @@ def _check_text(name: str, value: object, hint: str = "") -> None:
 
 
 def _check_secrets(name: str, value: object) -> None:
-    # The configuration of a run, in which the paths are, is shown to everybody and kept.
+    # The paths are in the configuration of the run, which Dagster keeps and shows to everybody.
     for text in _list_texts(value):
         if redact_path(text) != text:
             raise UsageError(
@@ -363,7 +367,10 @@ def _show(value: object) -> str:
 
 
 def _explain(error: yaml.YAMLError) -> str:
-    """Return the reason of an error without the line that PyYAML quotes, whose end it may cut inside a password."""
+    """Return the reason of an error without the line that PyYAML quotes.
+
+    PyYAML may cut the end of that line inside a password, which `redact` would then not recognize.
+    """
     mark = getattr(error, "problem_mark", None)
     where = "" if mark is None else f" in line {mark.line + 1}, column {mark.column + 1}"
     return redact(getattr(error, "problem", None) or str(error))[:_MOST_MESSAGE] + where

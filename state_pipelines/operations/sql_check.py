@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from state_pipelines.sql.node_states import PlannedOperator, PlannedState
 
 NO_PLAN = "-"
-"""Given instead of the old query where it is not known."""
+"""Argument on the command line, in place of the old query, if that query is not known."""
 
 _NUMBERED = re.compile(r"^(?:Source: )?(\w+)\[(\d+)\]")
 _UNKNOWN_TYPE = "?"
@@ -44,13 +44,13 @@ _UNKNOWN_TYPE = "?"
 
 @dataclass(frozen=True)
 class SqlCheckReport:
-    """Whether the state of a savepoint can be kept by a changed query.
+    """Report on which state of a savepoint a changed query can keep.
 
     Attributes:
-        comparison: of the plans, without operators that have no state in the savepoint.
-        binding: operators of the savepoint.
-        notes: on stubs of tables, and on what the savepoint holds beside the plan.
-        obstacle: reason why no migration carries out the change although the state could be kept; empty without.
+        comparison: comparison of the two plans, without operators that have no state in the savepoint.
+        binding: operators of the savepoint, matched with those of the old plan.
+        notes: remarks on tables that the planner replaced by stubs, and hints.
+        obstacle: reason why no migration can carry out the change although the state could be kept; else empty.
     """
 
     comparison: PlanComparison
@@ -60,19 +60,19 @@ class SqlCheckReport:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on the whole query."""
+        """Verdict on the whole query; undetermined if the savepoint has state that the old plan does not explain."""
         if self.comparison.verdict is not Verdict.REFUSED and (self.binding.unknown or self.binding.misfits):
             return Verdict.UNDETERMINED
         return self.comparison.verdict
 
     @property
     def exact(self) -> bool:
-        """Whether all state equals the result of running the new query over all rows."""
+        """Whether all state equals that of the new query, had it processed all rows from the start."""
         return self.comparison.exact and self.verdict is not Verdict.UNDETERMINED
 
     @property
     def swaps(self) -> tuple[str, ...]:
-        """Descriptions of contents that a restore without migration would confuse without an error."""
+        """Descriptions of state that a restore without a migration would take for other state, without an error."""
         found = [
             f"{_label(each)} / {state.name}: {state.swap}"
             for each in self.comparison.operators
@@ -85,7 +85,7 @@ class SqlCheckReport:
         return operator is not None and _is_uid(self.binding.labels.get(operator.uid), operator.uid)
 
     def _list_exchanged(self) -> Iterator[str]:
-        """Yield operators that would restore the state of another old operator, whose uid is now theirs."""
+        """Describe new operators that would restore the state of a different old operator, as it had the same uid."""
         old = {each.old.uid: each.old for each in self.comparison.operators if each.old is not None}
         for each in self.comparison.operators:
             before = None if each.new is None else old.get(each.new.uid)
@@ -144,12 +144,12 @@ class SqlCheckReport:
 
 
 def _is_uid(label: str | None, uid: str) -> bool:
-    """Return whether the label of an operator of a savepoint is a uid, or its hash."""
+    """Return whether the label of an operator of a savepoint is `uid`, or the operator id that Flink hashes from it."""
     return label in (uid, compute_operator_id(uid).hex())
 
 
 def _has_equal_states(old: PlannedOperator, new: PlannedOperator) -> bool:
-    """Return whether a restore would take the states of one operator for those of another, as names and types match."""
+    """Return whether an operator would restore the states of another one without an error: names and types match."""
     if not new.states or old.key is None or new.key is None or old.key.describe() != new.key.describe():
         return False
     before = {each.name: (each.namespace, each.describe()) for each in old.states}
@@ -221,7 +221,7 @@ def check_plans(
 
 
 def leave_out_plans(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without declared plans, which give its columns other names than those of a migration."""
+    """Return the snapshot without declared plans: with them, its columns have other names than migrations use."""
     declared = snapshot.declarations
     return snapshot.with_declarations(replace(declared, plans=())) if declared.plans else snapshot
 
@@ -260,7 +260,10 @@ def bind_operators(planned: Sequence[PlannedOperator], snapshot: Snapshot) -> Bi
 
 
 def _is_of_query(operator: Operator) -> bool:
-    """Return whether an operator has keyed state or offsets; plans say nothing of the state of sinks and watermarks."""
+    """Return whether an operator has keyed state or offsets of a source.
+
+    Only these states can be derived from plans; the states of sinks and watermark assigners cannot.
+    """
     return any(isinstance(each, KeyedState) or each.name == _READERS for each in operator.states)
 
 
@@ -285,14 +288,17 @@ def _find_misfits(planned: PlannedOperator, stored: Operator) -> Iterator[str]:
 
 
 def _fits(planned: PlannedState, stored: KeyedState) -> bool:
-    """Return whether a stored state has the types of a planned one; a type that the plan does not state fits any."""
+    """Return whether a stored state has the types of a planned one; a type that the plan leaves open (`?`) fits any."""
     text, found = planned.describe(), describe(stored.info.value_serializer)
     first, *others = text.split(_UNKNOWN_TYPE)
     return found.startswith(first) and found.endswith(others[-1]) if others else text == found
 
 
 def _bind_by_states(planned: Sequence[PlannedOperator], stored: Sequence[Operator]) -> dict[str, Operator]:
-    """Find operators without uids: those with states by these, sources by the name of the table."""
+    """Match planned operators with stored ones that have no uids; return the stored operators by planned uid.
+
+    Operators with keyed states are matched by names and types of the states, sources by the name of their table.
+    """
     found: dict[str, Operator] = {}
     wanted: dict[tuple[tuple[str, str], ...], list[PlannedOperator]] = {}
     for operator in planned:
@@ -301,7 +307,7 @@ def _bind_by_states(planned: Sequence[PlannedOperator], stored: Sequence[Operato
                 operator
             )
     fitting = {key: [each for each in stored if _has_states(each, operators[0])] for key, operators in wanted.items()}
-    # With types that the plan does not state, a stored operator may fit several planned operators.
+    # A type that the plan leaves open fits any, so one stored operator may fit several planned ones.
     claims = Counter(each.label for candidates in fitting.values() for each in candidates)
     for key, operators in wanted.items():
         candidates = fitting[key]
@@ -324,7 +330,10 @@ def _bind_by_states(planned: Sequence[PlannedOperator], stored: Sequence[Operato
 
 
 def _has_states(stored: Operator, planned: PlannedOperator) -> bool:
-    """Return whether an operator has the states of a planned one, and no others but views of user-defined functions."""
+    """Return whether a stored operator has the keyed states of a planned one.
+
+    Other keyed states must be views of user-defined functions, which are not in plans.
+    """
     keyed = _list_keyed(stored)
     names = {each.name for each in planned.states}
     others = keyed.keys() - names
@@ -373,7 +382,7 @@ def _check_without_plan(new: Plan, snapshot: Snapshot, notes: tuple[str, ...]) -
     return SqlCheckReport(PlanComparison(tuple(operators), (), ()), binding, (*notes, hint))
 
 
-# Words.
+# Verdicts as text.
 
 
 def describe_verdict(report: SqlCheckReport) -> str:
@@ -451,7 +460,7 @@ def _explain_column(column: ColumnVerdict) -> str:
 
 
 def list_remarks(report: SqlCheckReport) -> list[str]:
-    """List what a person has to know beside the verdicts: ties, sinks, offsets, and what to do."""
+    """Return sentences for people beside the verdicts: on ties, sinks and offsets, and on what to do next."""
     found = [f"tie: {each.describe()}; name pairs with --match OLD=NEW" for each in report.comparison.ties]
     found += [f"the savepoint has state of {each}, which the old query does not say" for each in report.binding.unknown]
     found += report.binding.misfits

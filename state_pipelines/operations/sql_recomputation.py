@@ -62,11 +62,11 @@ _STARTS = (Derivation.INITIAL, Derivation.NULL)
 def recompute_columns(
     comparison: PlanComparison, binding: Binding, old: Snapshot, new: Snapshot, *, most: int = MOST_ROWS
 ) -> tuple[ProofCheck, ...]:
-    """Recompute the columns of a migrated savepoint from the old rows by the verdicts, and compare them.
+    """Recompute columns from the old rows as the verdicts say, and compare them with those of the migrated savepoint.
 
-    States of rows are compared: one per key and namespace, lists of rows, rows that are keys or values of maps, with
-    the numbers beside them. Not compared are columns that start empty, since a backfill may fill them, and operators
-    whose key gets another type, since its rows are in other key groups then.
+    Compared are states that hold rows (one row per key and namespace, lists of rows, maps with rows as keys or values)
+    and the numbers that they store with the rows. Not compared are columns that start empty, since a backfill may fill
+    them, and operators whose key gets another type, since their rows are then in other key groups.
 
     Args:
         comparison: verdicts of the migration.
@@ -76,7 +76,7 @@ def recompute_columns(
         most: rows of a state after which no further key groups are compared.
 
     Returns:
-        the check; none where no state is of such a kind.
+        the check, in a tuple; an empty tuple if no state could be compared.
     """
     found = _Findings(most)
     stored = {each.metadata.operator_id: each for each in new.operators}
@@ -90,7 +90,7 @@ def recompute_columns(
 
 
 class _Findings:
-    """Rows that were compared, and those that differ."""
+    """Numbers of compared rows, and examples of rows that differ."""
 
     def __init__(self, most: int) -> None:
         self.most, self.counts = most, RecordCounts()
@@ -98,7 +98,7 @@ class _Findings:
         self.examples: list[DifferingRecord] = []
 
     def compare(self, verdict: OperatorVerdict, before: Operator, after: Operator) -> None:
-        """Compare the states of an operator that change."""
+        """Compare those states of an operator that the migration changes."""
         olds, news = _list_states(before), _list_states(after)
         for state in verdict.states:
             if state.old is None or state.new is None or is_unchanged(state) or not _is_comparable(state):
@@ -134,7 +134,7 @@ class _Findings:
                 self.examples.append(DifferingRecord(name, {"state_key": to_plain(key)}, sides, absent))
 
     def judge(self) -> tuple[ProofCheck, ...]:
-        """Return the check of all states; none where none was compared."""
+        """Return one check of all compared states, in a tuple; an empty tuple if none was compared."""
         if not self.states:
             return ()
         observed = str(self.counts) + ("" if self.counts.complete else ", of the first key groups")
@@ -152,11 +152,11 @@ class _Findings:
 
 @dataclass(frozen=True)
 class _Layout:
-    """A layout of records.
+    """Layout of the records of a state.
 
     Attributes:
         key: whether the user key of a map is the first row of the state; otherwise it is compared unchanged.
-        content: of a record: a row, a row and a number, a list of rows, or numbers.
+        content: content of the value of a record: `_ROW`, `_MARKED` (a row and a number), `_LIST` or `_NUMBERS`.
     """
 
     content: str
@@ -193,7 +193,10 @@ def _is_comparable(state: StateVerdict) -> bool:
 
 
 def _list_known(state: StateVerdict, row: int) -> list[ColumnVerdict]:
-    """Return the columns of a new row that follow from the old one, in order."""
+    """Return the columns of a new row whose values can be computed from old rows, in order.
+
+    `row` is the index of the row in the state: rows that are keys of maps come first.
+    """
     found = [
         each
         for each in state.columns
@@ -209,7 +212,7 @@ def _list_states(operator: Operator) -> Mapping[str, KeyedState]:
 
 
 def _split_groups(number: int) -> Iterator[KeyGroupRange]:
-    """Yield ranges of key groups, each twice as long as the one before."""
+    """Split all key groups into consecutive ranges, each twice as long as the one before."""
     start, length = 0, 1
     while start < number:
         yield KeyGroupRange(start, min(length, number - start))
@@ -236,13 +239,13 @@ def _find_key(row: Mapping[str, Any]) -> _Row:
 
 @dataclass(frozen=True)
 class _Record:
-    """A record: rows and numbers of an entry, or of a key without entries.
+    """Rows and numbers of one entry of a map state, or of one key of another state.
 
     Attributes:
-        key: of the state, with its namespace.
-        user_key: of a map: its fields if it is a row.
-        rows: fields of the rows.
-        numbers: numbers that are stored with the rows: matches, an index, a number of equal rows.
+        key: key and namespace.
+        user_key: user key of a map: a tuple of its fields if it is a row, otherwise the value; None for other states.
+        rows: for each row, the values of its fields.
+        numbers: numbers that are stored with the rows: of matches, an index, or of equal rows.
     """
 
     key: _Row
@@ -268,7 +271,7 @@ def _read_records(layout: _Layout, stored: KeyedState, groups: KeyGroupRange) ->
 
 
 def _read_rows(state: StateVerdict, stored: KeyedState, groups: KeyGroupRange) -> _Values:
-    """Return the columns of the new rows that follow from the old ones, by key."""
+    """Read the rows of the new state, by key; only the columns that can be computed from old rows."""
     assert state.new is not None
     known = [each.new for each in _list_known(state, len(state.new.rows) - 1) if each.new is not None]
     return {
@@ -284,7 +287,7 @@ def _expect_rows(
     olds: Mapping[str, KeyedState],
     groups: KeyGroupRange,
 ) -> _Values:
-    """Apply the verdicts to the old rows; return the expected rows by key."""
+    """Compute the expected rows of the new state from the old rows, as the verdicts say; by key."""
     assert state.old is not None
     assert state.new is not None
     before, after = _LAYOUTS[state.old.plain_template], _LAYOUTS[state.new.plain_template]
@@ -322,7 +325,7 @@ def _expect_rows(
         elif before.key:
             user_key = None
         if after.content == _MARKED:
-            # A rank numbers rows with an equal sort key from one, so a row without a number has the first one.
+            # A rank numbers the rows of a sort key from one. A layout without numbers has one row, which gets a one.
             numbers = numbers or (1,)
         elif after.content in (_ROW, _LIST):
             numbers = ()
@@ -341,7 +344,10 @@ def _expect_rows(
 def _count_matches(
     state: StateVerdict, planned: PlannedOperator | None, olds: Mapping[str, KeyedState], groups: KeyGroupRange
 ) -> Callable[[_Row], int] | None:
-    """Return a function from a key to its number of rows on the other side of a join; None if none are counted."""
+    """Return a function that gives the number of matches of a key: its rows on the other side of the join.
+
+    Return None if the new state has no such number.
+    """
     if state.derivation is not Derivation.COUNT_MATCHES or state.old is None or planned is None:
         return None
     name = find_other_side(state.old.name)
@@ -354,7 +360,7 @@ def _count_matches(
 
 
 def _choose_records(first: FirstRows, layout: _Layout, records: Iterable[_Record]) -> Iterator[_Record]:
-    """Yield the records with the first rows of each key, reduced to these rows."""
+    """Keep only the first rows of each key, in the order of `first`; yield the records reduced to these rows."""
     by_key: dict[_Row, list[tuple[_Record, _Row]]] = {}
     for record in records:
         by_key.setdefault(record.key, []).extend((record, row) for row in record.rows)
@@ -384,7 +390,7 @@ _INPUT, _LAST_TIME = "inputState", "lastTriggeringTsState"
 def _read_windows(
     olds: Mapping[str, KeyedState], groups: KeyGroupRange, last: int | None
 ) -> Mapping[_Row, list[tuple[int, _Row]]]:
-    """Return times and rows of the windows of an OVER, by key and sorted by time; the `last` ones, or all if None."""
+    """Return the windows of an OVER aggregate: by key, (time, row) sorted by time; the `last` ones, or all if None."""
     times: dict[_Row, int] | None = None
     if _LAST_TIME in olds:
         times = {_find_key(row): row["value"] for row in _scan(olds[_LAST_TIME], groups)}
@@ -402,7 +408,10 @@ def _read_windows(
 def _shorten_records(
     state: StateVerdict, windows: Mapping[_Row, list[tuple[int, _Row]]], records: Iterable[_Record]
 ) -> Iterator[_Record]:
-    """Yield records of window states, reduced to the last rows of the window; rows that have yet to enter it stay."""
+    """Reduce records of the states of an OVER aggregate to the `state.last` rows of its window.
+
+    Rows that have not entered the window yet are kept.
+    """
     assert state.old is not None
     assert state.last is not None
     for record in records:
@@ -420,7 +429,7 @@ def _shorten_records(
 
 
 def _fold_window(column: ColumnVerdict, state: StateVerdict, rows: Sequence[_Row]) -> Any:
-    """Return a buffer of an accumulator from the rows of a window."""
+    """Compute a field of the accumulator of a COUNT or SUM from the rows of a window."""
     assert state.new is not None
     assert column.new is not None
     buffer = state.new.rows[column.row].columns[column.new].buffer
@@ -439,7 +448,7 @@ def _list_calls(planned: PlannedOperator | None, view: str) -> tuple[str, ...]:
 
 
 def _read_view(stored: KeyedState, groups: KeyGroupRange, calls: Sequence[str]) -> Mapping[_Row, list[Any]]:
-    """Return the distinct values of a view that a call without FILTER has seen, by key."""
+    """Return by key the distinct values in a view of a DISTINCT aggregate that a call without FILTER has seen."""
     bit = next((index for index, each in enumerate(calls) if is_unfiltered(each)), 0)
     found: dict[_Row, list[Any]] = {}
     for row in _scan(stored, groups):
@@ -462,7 +471,7 @@ _FOLDS: Mapping[Derivation, Callable[[Sequence[Any]], Any]] = {
 
 
 def _derive(column: ColumnVerdict, fields: _Row, values: Sequence[Any]) -> Any:
-    """Return the value of a column: from the fields of the old row, or from the values of a view."""
+    """Compute the value of a column: by folding the distinct values of a view, or from the fields of the old row."""
     if column.derivation is not None and column.derivation in _FOLDS:
         found = _FOLDS[column.derivation](values)
         return (found, len(values)) if column.type.startswith("STRUCTURED") else found
@@ -532,7 +541,7 @@ def _refuse_value(
 
 
 def _fits(value: Any, of: LogicalType) -> bool:
-    """Return whether a value is one of a SQL type."""
+    """Return whether a SQL type can hold a value."""
     if value is None:
         return of.nullable
     if of.root in _BITS:
@@ -551,10 +560,10 @@ def _fits(value: Any, of: LogicalType) -> bool:
 def compare_with_template(result: Snapshot, template: Snapshot) -> tuple[ProofCheck, ...]:
     """Compare operators, states and serializers of a result with those of the template of its plan.
 
-    A state that only the template has begins with nothing.
+    A state that only the template has is no difference: it begins empty.
 
     Returns:
-        the check, whose text names the differences.
+        the check, in a tuple; its text names the differences.
     """
     planned = {each.metadata.operator_id: dict(_list_states(each)) for each in template.operators}
     differences, equal, empty = [], 0, 0
@@ -586,9 +595,10 @@ def _list_serializers(state: KeyedState) -> tuple[object, ...]:
 
 
 def _compare_serializer(found: Any) -> Any:
-    """Return a serializer without the data types of external structures, which `ExternalSerializerSnapshot` ignores.
+    """Return a serializer without the data types of external structures, for comparisons.
 
-    The values of MAX and of COUNT(DISTINCT …) differ in whether the data type may be NULL.
+    `ExternalSerializerSnapshot` ignores these types. For the values of MAX and of COUNT(DISTINCT …), plan and savepoint
+    may differ in whether they are nullable.
     """
     if isinstance(found, tuple):
         return tuple(map(_compare_serializer, found))

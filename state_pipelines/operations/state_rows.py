@@ -91,7 +91,7 @@ def _structs(array: pa.Array) -> list[object]:
 
 
 def _child(array: pa.Array, child: pa.Array) -> pa.Array:
-    """The part of a child array that the offsets of `array` reach."""
+    """Cut a child array to the elements between the first and the last offset of `array`, which may be a slice."""
     offsets = array.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     return child.slice(first, last - first)
@@ -126,7 +126,7 @@ def _instant_text(second: int, nano: int) -> str:
 
 
 def compact(value: object) -> str:
-    """A value for people: `{id: 1, tags: [a, b]}`; instants as ISO text."""
+    """Format a value for people: `{id: 1, tags: [a, b]}`; instants as ISO text."""
     match value:
         case {"epoch_second": int() as second, "nano": int() as nano, **others} if not others:
             return _instant_text(second, nano)
@@ -229,7 +229,9 @@ def read(
 
 
 def read_state(state: State, options: TableOptions, key_groups: KeyGroupRange | None = None) -> ReadableRows:
-    """Read a state of an operator that may be partial (`Operator.readable`).
+    """Read a state of an operator, some of whose files may be left out because they cannot be read.
+
+    `Operator.readable` is such an operator. The errors of those files are in `errors` of the result.
 
     Raises:
         StateError: there is no table of the state; see `State.make_schema`.
@@ -246,7 +248,7 @@ def read_state(state: State, options: TableOptions, key_groups: KeyGroupRange | 
 def read_operator(
     operator: Operator, options: OperatorTableOptions, key_groups: KeyGroupRange | None = None
 ) -> ReadableRows:
-    """Read all keyed states of an operator that may be partial, a row per key and namespace.
+    """Read all keyed states of an operator, a row per key and namespace; for partial operators see `read_state`.
 
     Raises:
         StateError: there is no such table; see `Operator.make_table`.
@@ -270,7 +272,10 @@ def _read_each(
     errors: list[StateError],
     **where: str,
 ) -> Iterator[pa.RecordBatch]:
-    """Read one file after the other; their errors, and those of the files that cannot be opened, go to `errors`."""
+    """Yield the batches of one file after the other; add errors to `errors` instead of raising them.
+
+    An error ends the rows of its file only. `missing` are the errors of files that could not be opened.
+    """
     errors.extend(missing)
     for batches in files:
         try:

@@ -74,10 +74,10 @@ def _says_todo(value: object) -> bool:
 def explain_missing(
     report: CheckReport, new: JobDescription, drafted: Migration, remarks: Iterable[str]
 ) -> Iterator[str]:
-    """Remarks on findings of a check that a draft does not resolve, each with reason and remedy.
+    """Make remarks on the findings of a check that a draft does not resolve, each with reason and remedy.
 
     Args:
-        report: the check.
+        report: result of the check.
         new: the new job.
         drafted: the draft.
         remarks: remarks that the draft has already.
@@ -105,7 +105,7 @@ def explain_missing(
 
 
 def _list_judged(state: JobState) -> Iterator[tuple[str, tree.Serializer]]:
-    """Yield the serializers of a state under the names that `check` uses: element, map_key, map_value and others."""
+    """Yield (subject, serializer) for each serializer of a state; subjects as in `check`: element, map_key, …"""
     for subject, node in state.serializers.items():
         match state.kind, node:
             case StateKind.LIST, tree.ListOf():
@@ -128,8 +128,8 @@ class Draft:
 
     Attributes:
         migration: the draft; without changes when nothing can be derived.
-        remarks: what somebody has to look at, or to decide; also why something is not in it.
-        undecided: whether an expression is still to be filled in.
+        remarks: what a person has to check or to decide, and why changes are missing in the draft.
+        undecided: whether the draft has a `TODO` in place of an expression.
     """
 
     migration: Migration
@@ -148,17 +148,17 @@ def draft_revision(
     now: datetime | None = None,
     only: Collection[tuple[str, str]] | None = None,
 ) -> Draft:
-    """A revision that makes a snapshot restorable by a new job.
+    """Draft a revision that makes a snapshot restorable by a new job.
 
     Args:
         snapshot: the old state.
         new: the new job, as `describe_job`, `load_job` or `replace_classes` give it.
         revision: its name.
-        before: revisions that the snapshot is still to go through; the draft follows them.
-        revises: the one before it.
+        before: revisions that are applied to the snapshot before the draft.
+        revises: name of the revision that the draft follows.
         description: purpose of the revision.
-        now: time of the last access that entries get where TTL is new.
-        only: the states to look at, by operator and name; None is all.
+        now: time of last access for the entries of states that get TTL.
+        only: (operator, state) of the states to draft changes for; None for all.
 
     Raises:
         MigrationError: a revision of `before` does not fit.
@@ -193,14 +193,14 @@ def draft_revision(
 
 
 def draft_from_report(snapshot: Snapshot, new: JobDescription, report: CheckReport, revision: str) -> Draft:
-    """A revision for the states that a check finds refused, lost or gone; others are left to Flink.
+    """Draft a revision for the states that a check reports as refused, lost or dropped; Flink restores the others.
 
-    What cannot be drafted is a remark, with the reason and the remedy of the check.
+    For changes that cannot be drafted, the draft has remarks with the reason and the remedy of the check.
 
     Args:
         snapshot: the old state.
         new: the new job.
-        report: what `check_jobs` says of the two.
+        report: result of `check_jobs` for the job of the snapshot and the new job.
         revision: its name.
 
     Raises:
@@ -222,7 +222,7 @@ def _wants_migration(check: StateCheck) -> bool:
 
 
 def format_revision(draft: Draft) -> str:
-    """The text of a revision file: remarks as comments, then the migration.
+    """Return the text of a revision file: the remarks as comments, then the migration.
 
     Raises:
         MigrationError: there are no changes; says why.
@@ -240,12 +240,15 @@ def format_revision(draft: Draft) -> str:
 
 
 def format_migration(migration: Migration) -> str:
-    """A migration as YAML; mirror of `load_migration`."""
+    """Return a migration as YAML, which `load_migration` reads back."""
     return yaml.safe_dump(dump_migration(migration), sort_keys=False, width=120, allow_unicode=True)
 
 
 def describe_shapes(operator: JobOperator) -> dict[str, StateShape]:
-    """The states of an operator of a job, without timers, as shapes; of two with one name the keyed one."""
+    """Return the shapes of the states of an operator by name, without timers.
+
+    If a keyed state and an operator state have the same name, the keyed one is returned.
+    """
     shapes: dict[str, StateShape] = {}
     for each in sorted(operator.states, key=lambda state: state.group is not StateGroup.KEYED):
         info = _describe_state(each)
@@ -276,15 +279,15 @@ def draft_operator(
     now: datetime,
     only: Collection[str] | None = None,
 ) -> tuple[list[Change], list[str]]:
-    """The changes of an operator, and remarks without the name of the operator.
+    """Draft the changes of an operator; return them with remarks, which do not name the operator.
 
     Args:
-        label: the operator in the changes.
-        olds: its states now.
+        label: name of the operator in the changes.
+        olds: shapes of its states in the snapshot.
         new: the operator of the new job.
-        context: of the snapshot.
-        now: time of the last access where TTL is new.
-        only: names of the states to look at; None is all.
+        context: planning context of the snapshot.
+        now: time of last access for the entries of states that get TTL.
+        only: names of the states to draft changes for; None for all.
     """
     news = describe_shapes(new)
     olds = {name: shape for name, shape in olds.items() if shape.kind != StateKind.TIMER}
@@ -355,7 +358,7 @@ def _draft_state(
 
 
 class _Attempt:
-    """Tries steps on shapes, as they will be read from the file."""
+    """Tries candidate steps on shapes, after writing them as text and parsing them like a revision file."""
 
     def __init__(self, label: str, context: PlanContext, now: datetime) -> None:
         self._label = label
@@ -369,7 +372,7 @@ class _Attempt:
         """Find steps that turn the old shape into the new one.
 
         Raises:
-            MigrationError: there are none.
+            MigrationError: no candidate steps do.
         """
         steps: list[st.Step] = []
         shape = old
@@ -408,20 +411,20 @@ class _Attempt:
         return steps, ""
 
     def apply(self, shape: StateShape, steps: list[st.Step]) -> StateShape:
-        """The shape after steps, which go through the file's form first.
+        """Return the shape after steps, which are first written as in a file and parsed again.
 
         Raises:
-            MigrationError: they do not fit.
+            MigrationError: the steps do not fit the shape.
         """
         change = Change(self._label, shape.name, tuple(steps), (), impossible="not asked")
         (changed,) = self._plan(shape, change).values()
         return changed
 
     def require(self, old: StateShape, change: Change, new: StateShape) -> None:
-        """Check a change as a whole, losses and way back included.
+        """Check that a change leads to the new shape when it is planned as a whole, with losses and downgrade.
 
         Raises:
-            MigrationError: it does not lead to the new shape.
+            MigrationError: the change does not lead to the new shape.
         """
         (changed,) = self._plan(old, change).values()
         if not _is_same(changed, new):

@@ -58,17 +58,19 @@ _PRIMITIVES = {
 
 
 def refuse_null(struct: PayloadStruct, slot: Slot, sql: str, context: PlanContext, *, old: str | None = None) -> str:
-    """New values of a field, without null where Flink cannot or may not restore it.
+    """Make SQL of new values of a field that fails for a null that Flink cannot, or may not be able to, restore.
+
+    In a POJO, null is refused if the class declares the field as a primitive, or if no class says how it is declared.
 
     Args:
-        struct: that has the field.
+        struct: the struct that has the field.
         slot: the field.
-        sql: of its new values.
-        context: see there.
-        old: SQL of its values before; null stays null where they are, if no class says that the field is a primitive.
+        sql: SQL of the new values.
+        context: planning context; with `permits_null`, fields that no class declares may become null.
+        old: SQL of the present values; if no class declares the field, a value that is null now may stay null.
 
     Returns:
-        SQL that fails for such nulls; `sql` where null is fine.
+        SQL that fails for such nulls; `sql` itself if null is fine.
     """
     if not struct.class_names or not isinstance(slot.type, tree.Basic) or slot.type.kind not in _PRIMITIVES:
         return sql
@@ -98,7 +100,7 @@ def refuse_null(struct: PayloadStruct, slot: Slot, sql: str, context: PlanContex
 
 
 def where_owned(struct: PayloadStruct, slot: Slot, sql: str) -> str:
-    """Return SQL that gives null, instead of `sql`, for values of those subclasses that do not have the field."""
+    """Return SQL that gives `sql` for objects whose class has the field, and null for those of other subclasses."""
     owners = {struct.class_names[index] for index, _ in slot.owners} if struct.class_names else set()
     if owners == set(struct.class_names):
         return sql
@@ -107,7 +109,7 @@ def where_owned(struct: PayloadStruct, slot: Slot, sql: str) -> str:
 
 
 def refuse_nulls_inside(sql: str, of: SlotType, context: PlanContext) -> str:
-    """Return SQL of the same values that fails for nulls in fields of the POJOs inside; see `refuse_null`."""
+    """Return SQL that gives the values of `sql`, but fails if a POJO in them has a null that `refuse_null` refuses."""
     if not isinstance(of, tree.Serializer) or find_bare(sql) or contains_opaque(of, context.layouts):
         return sql
     made = "made"
@@ -143,7 +145,7 @@ def _check_fields(node: tree.Serializer, base: str, context: PlanContext, depth:
 
 
 def _check(node: tree.Serializer, sql: str, context: PlanContext, depth: int) -> str:
-    """Return SQL of the same values that fails for nulls in POJO fields inside; `sql` itself without such fields."""
+    """Return SQL that gives the values of `sql`, but fails for refused nulls in POJOs; `sql` if there are no POJOs."""
     element, key = f"e{depth}", f"k{depth}"
     match node:
         case tree.Nullable(inner=inner):
@@ -162,12 +164,12 @@ def _check(node: tree.Serializer, sql: str, context: PlanContext, depth: int) ->
 
 @dataclass(frozen=True)
 class TakeCollections:
-    """A `collections` step on a struct: collections of Flink 2.x out of Kryo.
+    """A `collections` step on a struct: fields that Kryo wrote become the collections that Flink 2.x serializes.
 
     Attributes:
-        types: path of each field, and its type without flags for null.
-        decoded: SQL of the struct with its Kryo fields decoded, with a dot at its end; the struct itself may hold their
-            bytes, so that fields that stay are carried. Empty at the top.
+        types: path of each field, and its new type without the flags for null.
+        decoded: prefix of SQL (it ends with a dot) for the fields of the struct with Kryo values decoded. The struct
+            itself may hold Kryo values as bytes, which fields that do not change keep. Empty for the payload itself.
     """
 
     types: tuple[tuple[str, tree.Serializer], ...]
@@ -182,9 +184,9 @@ class ValuePlan:
     """The result of a chain of steps on a value.
 
     Attributes:
-        old: the serializer of the value (element, map value).
-        new: its serializer afterwards.
-        projections: of each step the fields after it, with their SQL over the fields before it.
+        old: serializer of the value, list element or map value before the steps.
+        new: serializer of it after all steps.
+        projections: for each step, all fields after the step with their SQL over the fields before the step.
     """
 
     old: tree.Serializer
@@ -213,7 +215,7 @@ def plan_value(serializer: tree.Serializer, steps: Iterable[Step], context: Plan
 
 
 def apply_field_step(node: tree.Serializer, step: FieldStep, context: PlanContext) -> tuple[tree.Serializer, Columns]:
-    """The payload's serializer after a step, and the SQL of all its columns.
+    """Apply one step to the fields of a payload; return its new serializer, and the SQL of all its columns.
 
     Raises:
         MigrationError: the step does not fit.
@@ -226,10 +228,9 @@ def apply_field_step(node: tree.Serializer, step: FieldStep, context: PlanContex
 
 
 def set_column(payload: tree.Serializer, step: Set, context: PlanContext) -> Columns | None:
-    """The columns of a payload whose serializer has no fields that steps change, with another value in one of them.
+    """Apply a `set` step to a payload whose serializer has no fields for steps: of Beam, or with a declared layout.
 
-    Such are serializers with a declared layout, and those of Beam. None if steps on fields apply to the payload, or if
-    it has no such column.
+    Returns the SQL of all columns; None if the payload has fields for steps, or has no column of that name.
     """
     try:
         open_struct(payload, "", context)
@@ -245,13 +246,14 @@ def set_column(payload: tree.Serializer, step: Set, context: PlanContext) -> Col
 def take_collections(
     payload: tree.Serializer, types: tuple[tuple[str, tree.Serializer], ...], context: PlanContext
 ) -> tuple[tree.Serializer, Columns]:
-    """The payload after a `collections` step, and the SQL of all its columns.
+    """Apply a `collections` step to a payload; return its new serializer, and the SQL of all its columns.
 
-    All fields are converted at once; of a struct inside a field only the bytes of its Kryo fields remain.
+    All fields have to be converted by one step: a struct that a step has computed holds its Kryo fields as bytes only,
+    which a later step could not decode.
 
     Raises:
-        MigrationError: a path leads through no POJO, or a field does not go through Kryo, or holds what JSON has no
-            numbers for.
+        MigrationError: a path leads through something else than POJOs, Kryo does not write a field, or a field holds
+            numbers that JSON cannot represent.
     """
     changed, columns = _apply(payload, TakeCollections(types), "", context)
     return _require_serializer(changed), columns
@@ -369,13 +371,13 @@ def _descend(struct: PayloadStruct, path: str, step: FieldStep, context: PlanCon
 
 
 def _change_child(slot: Slot, step: _FieldStep, context: PlanContext, into: str) -> Slot:
-    """Apply a step to a struct in a slot, or to those in its collection.
+    """Apply a step to the struct in a field, or to the structs in its collection.
 
     Args:
-        slot: the slot.
-        step: what to do, with paths from the struct on.
-        context: see there.
-        into: `[]` for every collection between the slot and the struct.
+        slot: the field.
+        step: the step, with paths that start at the struct.
+        context: planning context.
+        into: `[]` for each collection between the field and the struct; empty if the field is the struct.
     """
     if not isinstance(slot.type, tree.Serializer | AvroType):
         raise MigrationError(f"steps do not reach into {slot.name}, a field of RowData")
@@ -384,7 +386,7 @@ def _change_child(slot: Slot, step: _FieldStep, context: PlanContext, into: str)
 
 
 def _change_inside(node: Node, sql: str, step: _FieldStep, context: PlanContext, into: str) -> tuple[Node, str]:
-    """The serializer of a value after a step on the structs in it, and the SQL of the value."""
+    """Apply a step to the structs in a value; return its new serializer, and its new SQL. `into`: `_change_child`."""
     if not into:
         if isinstance(step, TakeCollections):
             step = replace(step, decoded=f"{step.decoded}.")
@@ -437,7 +439,7 @@ _ROW = "row"
 def plan_columns(
     payload: tree.Serializer, step: ColumnsStep, context: PlanContext
 ) -> tuple[tree.Serializer, flows.Stage]:
-    """The payload with other columns in its row, and the stage that computes them.
+    """Apply a `columns` step to a payload; return its new serializer, and the stage that computes the columns.
 
     Raises:
         MigrationError: the payload holds no row, or a column has no type.

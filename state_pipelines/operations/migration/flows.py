@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class EqualKeys(StrEnum):
-    """Rule for values that get the same key; any other text is a SQL aggregate."""
+    """Rule for entries that get the same key: the value that remains. Any other text is SQL that aggregates them."""
 
     ERROR = "error"
     FIRST = "first"
@@ -42,7 +42,7 @@ class EqualKeys(StrEnum):
 
 @dataclass(frozen=True)
 class Project:
-    """Other fields, given by SQL over the present ones; null stays null."""
+    """Stage that computes all fields of the payload by SQL over the present fields; a null payload stays null."""
 
     columns: Columns
     nondeterministic: bool = False
@@ -50,7 +50,10 @@ class Project:
 
 @dataclass(frozen=True)
 class Replace:
-    """Another payload. `over_null`: the SQL says what happens to null, else null stays null."""
+    """Stage that computes the whole payload by SQL.
+
+    A null payload stays null, unless `over_null` is set: then the SQL is evaluated for it, too.
+    """
 
     sql: str
     over_null: bool = False
@@ -59,12 +62,12 @@ class Replace:
 
 @dataclass(frozen=True)
 class Reserialize:
-    """Another payload as Flink makes it: the restored serializer reads the values, the new one writes them."""
+    """Stage that migrates the payload as Flink does: the restored serializer reads it, the new one writes it."""
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Only the rows for which the SQL is true."""
+    """Stage that keeps only the rows for which the SQL is true."""
 
     sql: str
     reason: str
@@ -73,13 +76,13 @@ class Keep:
 
 @dataclass(frozen=True)
 class KeepKeys:
-    """Only the rows of keys for which SQL over another state is true for one of its rows.
+    """Stage that keeps only the rows of some keys: those for which another state has a row that meets a condition.
 
     Attributes:
         by: the flow of the other state, as it is before the step.
-        sql: over its rows.
-        reason: why the others go.
-        keeps_missing: whether keys without a row in `by` stay.
+        sql: condition over the rows of `by`.
+        reason: why the rows of other keys are left out.
+        keeps_missing: whether the rows of keys without any row in `by` are kept.
     """
 
     by: Flow
@@ -91,14 +94,14 @@ class KeepKeys:
 
 @dataclass(frozen=True)
 class SetAccessTime:
-    """The step that sets `ttl_last_access` to the value of an SQL expression; None removes the times of a state."""
+    """Stage that sets `ttl_last_access` to the value of an SQL expression; None removes the times of a state."""
 
     sql: str | None
 
 
 @dataclass(frozen=True)
 class Regroup:
-    """Another kind of state, see `steps.Kind`; the kinds are those of the shapes before and after.
+    """Stage that makes another kind of state (see `steps.Kind`): from the kind of the input's shape to that of its own.
 
     `rule` says what happens to values of a map that get the same user key.
     """
@@ -113,20 +116,20 @@ class SessionRole(StrEnum):
     """Relation of a state to the sessions of its operator (`MergingWindowSet`)."""
 
     SET = "set"
-    """The sessions themselves, each with the window that its contents are stored under."""
+    """The state that lists the sessions, each with the window under which its contents are stored."""
     STORED = "stored"
-    """State whose namespaces are the windows that contents are stored under."""
+    """State with the contents of sessions; its namespaces are the windows under which they are stored."""
     SESSION = "session"
     """State whose namespaces are sessions: timers, and state of triggers."""
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """The sessions of an operator, which another state of it follows.
+    """The sessions of an operator, for a stage whose rows belong to sessions and change with them.
 
     Attributes:
-        windows: flow of the sessions, under the same keys as the rows of the stage.
-        role: relation of the state to them.
+        windows: flow of the state that lists the sessions, under the same keys as the rows of the stage.
+        role: relation of the stage's state to the sessions.
     """
 
     windows: Flow
@@ -135,9 +138,10 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Rekey:
-    """Another key; `rule` says what happens to payloads that get the same.
+    """Stage that computes another key; `rule` says what happens to payloads that get the same key.
 
-    Sessions that get the same key and meet become one session; the rows of states with `sessions` follow.
+    Sessions that get the same key and overlap become one session. The rows of a state with `sessions` are moved to the
+    session that theirs has become.
     """
 
     sql: str
@@ -148,12 +152,12 @@ class Rekey:
 
 @dataclass(frozen=True)
 class Follow:
-    """Only the rows of sessions whose contents were not all left out.
+    """Stage that leaves out the rows of sessions that have lost all their contents to a filter on another state.
 
     Attributes:
-        before: contents of the sessions before a filter.
-        after: the contents that it leaves.
-        reason: of the filter.
+        before: flow of the contents of the sessions before the filter.
+        after: flow of the contents after the filter.
+        reason: reason of the filter.
     """
 
     sessions: Sessions
@@ -164,7 +168,7 @@ class Follow:
 
 @dataclass(frozen=True)
 class Call:
-    """A function of the user over record batches."""
+    """Stage that calls a function of the user with record batches."""
 
     function: str | Callable[..., Any]
     nondeterministic: bool = True
@@ -172,13 +176,13 @@ class Call:
 
 @dataclass(frozen=True)
 class SetSplit:
-    """Another value in a column of the connector that wrote a list state.
+    """Stage that sets a column of a list state that a connector wrote, such as the offset of a Kafka split.
 
     Attributes:
-        connector: its name.
+        connector: name of the connector.
         kind: kind of the state.
-        column: of the splits of an element.
-        sql: over `split`, and over the payload and what is around it.
+        column: name of the column; an element has one value of it for each of its splits.
+        sql: SQL of the new value, over `split`, the payload and the columns beside the payload.
     """
 
     connector: str
@@ -190,7 +194,7 @@ class SetSplit:
 
 @dataclass(frozen=True)
 class TableFill:
-    """A field of the payload gets the values of a table, see `steps.Fill`."""
+    """Stage that sets a field of the payload to values of a table; see `steps.Fill`."""
 
     field: str
     table: str
@@ -216,7 +220,9 @@ Stage = (
 
 @dataclass(frozen=True)
 class Read:
-    """A state of the snapshot. Its shape may differ in names only, so that the bytes are the same.
+    """Flow that reads a state of the snapshot.
+
+    Its `shape` differs from the stored one at most in names, so that the bytes of the records are the same.
 
     Attributes:
         state: its name in the snapshot.
@@ -228,10 +234,10 @@ class Read:
 
 @dataclass(frozen=True)
 class Apply:
-    """A stage over the rows of a flow.
+    """Flow that applies a stage to the rows of another flow.
 
     Attributes:
-        step: the step of the migration that it comes from, such as `upgrade 2`, for errors.
+        step: the step of the migration that the stage comes from, such as `upgrade 2`, for errors.
     """
 
     input: Flow
@@ -242,10 +248,11 @@ class Apply:
 
 @dataclass(frozen=True)
 class StateMerge:
-    """States joined by key and namespace (and user key); `sql` is over columns named like `inputs`.
+    """Flow that joins states by key and namespace, and maps also by user key.
 
-    VALUE states may be joined to a MAP state, which is the first input then: each entry of the map gets the value of
-    its key. `own_keys` leaves out keys that the first input does not have.
+    `sql` computes the new payload; each input is a column under its name in `inputs`. VALUE states may be joined to a
+    MAP state, which is then the first input: each entry of the map gets the value of its key. `own_keys` leaves out
+    keys that the first input does not have.
     """
 
     inputs: tuple[tuple[str, Flow], ...]
@@ -266,7 +273,10 @@ Flow = Read | Apply | StateMerge
 
 
 def walk_flow(flow: Flow, *, beside: bool = False) -> Iterator[Flow]:
-    """Yield the flow and its inputs, recursively, the flow first; with `beside` also flows that its stages look up."""
+    """Yield a flow and its inputs, recursively, the flow itself first.
+
+    With `beside`, also yield the flows that stages read besides their input (see `list_beside`).
+    """
     yield flow
     match flow:
         case Apply(input=inner, stage=stage):
@@ -278,7 +288,7 @@ def walk_flow(flow: Flow, *, beside: bool = False) -> Iterator[Flow]:
 
 
 def list_beside(stage: Stage) -> tuple[Flow, ...]:
-    """List the flows that a stage reads besides its input: sessions that rows follow, a state that filters by key."""
+    """List the flows that a stage reads besides its input: sessions with their contents, or a state to filter by."""
     match stage:
         case Rekey(sessions=Sessions(windows=windows)):
             return (windows,)
@@ -291,7 +301,7 @@ def list_beside(stage: Stage) -> tuple[Flow, ...]:
 
 
 def name_step(flow: Flow, step: str) -> Flow:
-    """Return the flow with `step` as the name of the step in all nodes that do not name one yet."""
+    """Set `step` in the outer nodes of a flow, down to the first ones that already have a step."""
     if isinstance(flow, Read) or flow.step:
         return flow
     if isinstance(flow, Apply):
@@ -320,12 +330,15 @@ def find_filters(flow: Flow) -> tuple[Keep | KeepKeys | Follow, ...]:
 
 
 def keeps_rows(flow: Flow) -> bool:
-    """Whether the flow is aligned and no row is left out."""
+    """Whether the flow has exactly one row for each row of a single old state, under the same key."""
     return is_aligned(flow) and not find_filters(flow)
 
 
 def keeps_keys(flow: Flow) -> bool:
-    """Whether the bytes of keys stay and are enough: no other key, no change from or to a map, no values beside one."""
+    """Whether keys can be copied as bytes, because no step has to decode them.
+
+    Steps that set another key, make a map of another kind or the reverse, or join values to a map decode keys.
+    """
     for each in walk_flow(flow):
         if isinstance(each, StateMerge) and each.is_beside:
             return False
@@ -338,7 +351,7 @@ def keeps_keys(flow: Flow) -> bool:
 
 
 def is_nondeterministic(flow: Flow) -> bool:
-    """Whether the author allows that the flow gives other rows each time."""
+    """Whether a step of the flow is marked `nondeterministic`: it may give different rows when it runs again."""
     stages = (each.stage if isinstance(each, Apply) else each for each in walk_flow(flow, beside=True))
     return any(getattr(each, "nondeterministic", False) for each in stages)
 
@@ -349,7 +362,7 @@ def names_column(flow: Flow, name: str) -> bool:
 
 
 def list_sqls(flow: Flow) -> Iterator[str]:
-    """The SQL of one node."""
+    """Yield the SQL expressions of one node, without those of its inputs."""
     if isinstance(flow, StateMerge):
         yield flow.sql
     if not isinstance(flow, Apply):
@@ -378,17 +391,17 @@ class OperatorPlan:
     """Migration plan of the states of one operator.
 
     Attributes:
-        shapes: before.
-        states: by new name, in the order of the old ones.
-        dropped: states that go, and why.
-        key: serializer of the keys afterwards.
-        losses: by state (its name then or now) the fields that do not come back, and why.
-        expectations: by new name.
-        back: the way back to the old states, over the new shapes; None when there is none at all.
-        reason: why there is no way back, or none for all states.
-        impossible: the states that have none (old names), and why.
-        context: what the plan was made with.
-        notes: for the user, before anything is written.
+        shapes: shapes of the old states, by name.
+        states: flows of the new states by new name, in the order of the old states.
+        dropped: names of states that are dropped, each with the reason.
+        key: serializer of the keys after the migration.
+        losses: by old or new name of a state, the fields that a round trip does not restore, each with the reason.
+        expectations: expectations on the rows of the new states, by new name.
+        back: plan of the opposite migration, from the new shapes to the old states; None if no state can be restored.
+        reason: why `back` is None or lacks some states.
+        impossible: old names of the states that cannot be restored, each with the reason.
+        context: context that the plan was made in.
+        notes: remarks to show to the user before anything is written.
     """
 
     shapes: Mapping[str, StateShape]
@@ -410,22 +423,22 @@ class OperatorPlan:
 
     @property
     def row_layouts(self) -> LayoutContext:
-        """Context of the layouts of rows, in which opaque values are passed on as bytes."""
+        """Context for layouts of rows between stages: values that cannot be decoded stay bytes."""
         return keep_all_opaque(self.context.layouts)
 
     @property
     def keyed(self) -> OperatorPlan:
-        """The flows of keyed state and timers."""
+        """The plan reduced to keyed state and timers."""
         return _select(self, keyed=True)
 
     @property
     def unkeyed(self) -> OperatorPlan:
-        """The flows of list and broadcast state."""
+        """The plan reduced to list and broadcast state."""
         return _select(self, keyed=False)
 
     @property
     def new_shapes(self) -> dict[str, StateShape]:
-        """The shapes afterwards."""
+        """Shapes of the new states, by new name."""
         return {name: flow.shape for name, flow in self.states.items()}
 
 
@@ -447,14 +460,14 @@ def _select(plan: OperatorPlan, *, keyed: bool) -> OperatorPlan:
 
 @dataclass(frozen=True)
 class Return:
-    """An old state that the way back makes again.
+    """An old state that the opposite migration restores.
 
     Attributes:
-        old: its name.
-        shape: of its rows, as the way there reads them.
-        way: the flow that makes it of new states.
-        lost: dotted paths of its payload that do not come back, each with the reason.
-        kept: only those old rows count that were not left out on the way there.
+        old: name of the state.
+        shape: shape in which the migration reads its rows.
+        way: the flow that computes it from new states.
+        lost: dotted paths of its payload that are not restored, each with the reason.
+        kept: whether the migration leaves out some rows; then only the other rows are compared.
     """
 
     old: str
@@ -466,11 +479,11 @@ class Return:
 
 @dataclass(frozen=True)
 class RoundTrip:
-    """Round trip of one new state.
+    """Round trip of one new state: the old states that are computed back from it and compared.
 
     Attributes:
-        returns: the old states that are judged together with it.
-        note: why none is, for people.
+        returns: the old states that are compared.
+        note: why none is compared, as text for people; empty if some are.
     """
 
     returns: tuple[Return, ...] = ()
@@ -478,7 +491,7 @@ class RoundTrip:
 
 
 def plan_round_trips(plan: OperatorPlan) -> dict[str, RoundTrip]:
-    """Find the round trip of each state that changes, by new name; no old state is judged twice."""
+    """Plan the round trip of each state that changes, by new name; each old state is in one round trip only."""
     judged: set[str] = set()
     trips = {}
     for name, flow in plan.changed.items():
@@ -488,19 +501,22 @@ def plan_round_trips(plan: OperatorPlan) -> dict[str, RoundTrip]:
 
 
 def find_losses(plan: OperatorPlan, name: str, flow: Flow) -> dict[str, str]:
-    """Declared losses between a state and its origins: dotted paths and reasons."""
+    """Collect the losses that are declared for a new state or for the old states that it is made of.
+
+    Returns the reasons by dotted path.
+    """
     names = [name, *find_reads(flow)]
     return {field: reason for each in names for field, reason in plan.losses.get(each, {}).items()}
 
 
 def describe_losses(plan: OperatorPlan) -> str:
-    """All that is declared to be lost of the states that change, for people; empty where nothing is."""
+    """Describe all declared losses of states that change, for people; empty if there are none."""
     lost = dict(each for name, flow in plan.changed.items() for each in find_losses(plan, name, flow).items())
     return "; ".join(f"{field}: {reason}" for field, reason in lost.items())
 
 
 def describe_filters(plan: OperatorPlan) -> str:
-    """Why rows of the states that change are left out, for people; empty where none are."""
+    """Describe why rows of states that change are left out, for people; empty if none are."""
     return "; ".join(dict.fromkeys(each.reason for flow in plan.changed.values() for each in find_filters(flow)))
 
 
@@ -515,7 +531,8 @@ def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundT
     if kept and flow.shape.kind == StateKind.TIMER:
         return RoundTrip(note="the timers that are left have no values")
     if kept:
-        # Dropped rows do not come back; the remaining ones are known only where each has a single origin.
+        # Rows that are left out cannot be restored. The other ones can be compared only if each new row comes from
+        # one old row, and leads back to it.
         way = plan.back.states.get(sources[0])
         alone = way is not None and len(sources) == 1 and find_reads(way) == (name,)
         if way is None or not alone or not (is_aligned(flow) and is_aligned(way) and keeps_rows(way)):
@@ -530,7 +547,7 @@ def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundT
 
 
 Column = tuple[str, str]
-"""A column of a table: name of its state, and its own; fields of the payload are named like `value.amount`."""
+"""(name of a state, name of a column of its table); columns of fields of the payload are named like `value.amount`."""
 
 _Lineage = dict[str, frozenset[Column]]
 _WHOLE = "value"
@@ -539,13 +556,14 @@ _AROUND = (_KEY, "state_namespace", "map_key", "list_index", "ttl_last_access")
 
 
 def trace_columns(flow: Flow, context: PlanContext) -> Mapping[str, frozenset[Column]]:
-    """Return the old columns of each new column of a state's table.
+    """Find the old columns that each column of a new state is computed from.
 
-    SQL is searched for names of fields; where a stage sees the whole payload, its result depends on all fields.
+    The SQL of stages is searched for names of fields. If a stage sees the whole payload, its result is taken to depend
+    on all fields.
 
     Args:
-        flow: of the new state.
-        context: what the plan was made with.
+        flow: flow of the new state.
+        context: context that the plan was made in.
     """
     payload = _trace(flow, context)
     column = flow.shape.column
@@ -561,7 +579,7 @@ def trace_columns(flow: Flow, context: PlanContext) -> Mapping[str, frozenset[Co
 
 
 def _trace(flow: Flow, context: PlanContext) -> _Lineage:
-    """Return the old columns by new field of the payload; the empty name stands for a payload without fields."""
+    """Find the old columns of each field of the payload; the name is empty for a payload without fields."""
     names = _list_fields(flow.shape, context)
     match flow:
         case Read(state=state, shape=shape):
@@ -584,7 +602,10 @@ def _trace(flow: Flow, context: PlanContext) -> _Lineage:
 
 
 def _find_named(sql: str, before: Mapping[str, frozenset[Column]], flow: Flow) -> frozenset[Column]:
-    """Return the old columns of the fields that SQL names; `value` is the whole payload unless it is a field."""
+    """Find the old columns of the fields that `sql` names; `before` has the old columns of each field before it.
+
+    `value` stands for the whole payload, unless there is a field of that name.
+    """
     words = set(re.findall(r"\w+", re.sub(r"'[^']*'", "", sql)))
     found = [old for name, old in before.items() if name in words]
     if _WHOLE in words and _WHOLE not in before:

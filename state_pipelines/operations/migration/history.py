@@ -48,12 +48,12 @@ class MigrationRequest(OperationModel):
 
 @dataclass(frozen=True)
 class Schemas:
-    """The shapes of a snapshot.
+    """Shapes of the states of a snapshot, before or after some revisions.
 
     Attributes:
-        operators: shapes by state name, by operator id.
-        find: operator id of a name; raises `NotFoundError`.
-        context: what planning depends on beyond shapes.
+        operators: by operator id, the shapes by state name.
+        find: function that returns the operator id of a uid, id or name; it raises `NotFoundError`.
+        context: planning context.
     """
 
     operators: Mapping[str, Mapping[str, StateShape]]
@@ -61,7 +61,7 @@ class Schemas:
     context: PlanContext = field(default_factory=PlanContext)
 
     def is_like(self, other: Schemas) -> bool:
-        """Whether all states have the same signatures."""
+        """Return whether both have the same operators, whose states have the same signatures."""
         return self.operators.keys() == other.operators.keys() and all(
             sign_shapes(shapes.values()) == sign_shapes(other.operators[name].values())
             for name, shapes in self.operators.items()
@@ -69,7 +69,7 @@ class Schemas:
 
 
 def read_schemas(snapshot: Snapshot, migrations: Iterable[Migration]) -> Schemas:
-    """The shapes of the operators that migrations name, as far as the snapshot has them.
+    """Read the shapes of those operators of a snapshot that migrations name.
 
     Raises:
         StateError: the snapshot cannot be read.
@@ -87,7 +87,9 @@ def read_schemas(snapshot: Snapshot, migrations: Iterable[Migration]) -> Schemas
 
 
 def apply_migration(schemas: Schemas, migration: Migration, direction: Direction) -> tuple[Schemas, bool]:
-    """The shapes after a migration, and whether its opposite leads back to those before (true without an opposite).
+    """Apply a migration to shapes; return the new shapes, and whether the opposite direction restores the old ones.
+
+    States for which the opposite is impossible are not compared; if it is impossible for all, the flag is True.
 
     Raises:
         NotFoundError: there is no such operator.
@@ -113,9 +115,9 @@ class Position:
     """The revision of a snapshot, as far as its serializers show it.
 
     Attributes:
-        revision: its revision (`base`: before the first); None when it cannot be determined.
-        candidates: where it may be, in order; one when it is known.
-        reasons: why the other revisions are excluded, or why candidates are indistinguishable; by revision.
+        revision: the revision of the snapshot (`base`: before the first one); None if it cannot be determined.
+        candidates: all revisions that the snapshot may be at, in order; exactly one if it is known.
+        reasons: by revision, why it is excluded, or why it cannot be told from the candidate before it.
     """
 
     revision: str | None
@@ -123,17 +125,17 @@ class Position:
     reasons: Mapping[str, str]
 
     def require(self) -> str:
-        """The revision.
+        """Return the revision.
 
         Raises:
-            MigrationError: it is not known; says why.
+            MigrationError: the revision is not known; the message says why.
         """
         if self.revision is not None:
             return self.revision
         raise MigrationError(self.explain(), hint="Say where it is with --from REVISION")
 
     def explain(self) -> str:
-        """Why the revision is not known; empty when it is."""
+        """Return the reason why the revision is not known; empty if it is known."""
         if self.revision is not None:
             return ""
         names = self.candidates or tuple(self.reasons)
@@ -145,11 +147,11 @@ class Position:
 
 @dataclass(frozen=True)
 class _Finding:
-    """Whether a snapshot may be at a revision.
+    """Judgement on whether a snapshot may be at a revision.
 
     Attributes:
-        refused: why it cannot be, empty where it may be.
-        exact: every migration from the first on has an opposite that leads back to the same schemas.
+        refused: why the snapshot cannot be at the revision; empty if it may be.
+        exact: whether each migration that was tried changes the schemas, and its opposite leads back to the same ones.
     """
 
     refused: str = ""
@@ -157,11 +159,11 @@ class _Finding:
 
 
 def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -> Position:
-    """The revision that a snapshot is at.
+    """Find the revision that a snapshot is at.
 
     Args:
-        revisions: from the first to the last.
-        schemas: of the operators that they name.
+        revisions: all revisions from the first to the last.
+        schemas: shapes of the operators of the snapshot that the revisions name.
         base: name of the position before the first revision.
     """
     names = (base, *(each.revision for each in revisions))
@@ -172,7 +174,8 @@ def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -
         for index, each in enumerate(findings)
     ]
     fitting = [index for index, each in enumerate(findings) if not each.refused]
-    # A downgrade may restore a serializer only approximately; positions at which all are restored exactly win.
+    # A downgrade may restore a serializer only approximately. Positions from which all migrations lead back exactly
+    # are preferred.
     fitting = [index for index in fitting if findings[index].exact] or fitting
     reasons = {
         name: each.refused or "the serializers of another position fit better"
@@ -196,7 +199,8 @@ def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: 
             shapes, back = apply_migration(shapes, migration, Direction.UPGRADE)
         except StateError as error:
             return _Finding(f"{migration.revision} cannot be applied: {_say(error)}")
-        # A cast to the current type is not a change: such a revision has been applied already.
+        # If a cast or conversion changes nothing, the state has the type already: the snapshot is probably at a later
+        # revision.
         exact = exact and back and not (_changes_types(migration) and shapes.is_like(before))
     shapes = schemas
     lost: set[tuple[str, str]] = set()
@@ -214,15 +218,16 @@ def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: 
 
 
 def _changes_types(migration: Migration) -> bool:
-    """Return whether a step of the migration only changes types."""
+    """Return whether an upgrade step of the migration is a cast or a conversion without an expression."""
     steps = (step for change in migration.changes for step in change.upgrade)
     return any(isinstance(step, Cast | Convert) and step.expression is None for step in steps)
 
 
 def _find_lost(migration: Migration, after: Schemas) -> set[tuple[str, str]] | None:
-    """States, by operator and name, whose earlier shape is unknown; '' stands for all states of an operator.
+    """List the states whose shape before `migration` is unknown, since their changes have no downgrade.
 
-    Return None if a change without a downgrade has not been applied yet: it still fits and would change serializers.
+    Returns (operator, state) pairs; the state '' stands for all states of the operator. Returns None if such a change
+    has not been applied to `after` yet: it fits and would change serializers.
     """
     lost: set[tuple[str, str]] = set()
     for change in migration.changes:
@@ -239,7 +244,7 @@ def _find_lost(migration: Migration, after: Schemas) -> set[tuple[str, str]] | N
 
 
 def _leave_out(migration: Migration, schemas: Schemas, lost: set[tuple[str, str]]) -> Migration:
-    """Return the migration without the changes that have no downgrade and those of the states in `lost`."""
+    """Return the migration without changes that have no downgrade, and without changes of the states in `lost`."""
     kept = []
     for change in migration.changes:
         names = _name_states(change, schemas)
@@ -259,7 +264,7 @@ def _say(error: StateError) -> str:
 
 
 HEAD, BASE = "head", "base"
-"""The last revision, and the point before the first."""
+"""Names of the last revision, and of the position before the first one."""
 
 _SUFFIXES = (".yaml", ".yml", ".py")
 _RELATIVE = re.compile(r"[+-]\d{1,6}")
@@ -269,8 +274,8 @@ class RevisionDirectory:
     """The revisions of a job.
 
     Attributes:
-        path: of the directory.
-        revisions: from the first to the last.
+        path: path of the directory.
+        revisions: the revisions from the first to the last.
 
     Args:
         path: a path or URL that fsspec reaches. Files in it that end in `.yaml`, `.yml` or `.py` are revisions, unless
@@ -279,7 +284,8 @@ class RevisionDirectory:
 
     Raises:
         MissingFileError: there is no such directory.
-        MigrationError: a file is no revision, or the revisions are not one line; names the files.
+        MigrationError: a file is no revision, or the revisions do not follow one another in a single line; the message
+            names the files.
     """
 
     def __init__(self, path: str | Path, *, allow_python: bool = False) -> None:
@@ -300,16 +306,16 @@ class RevisionDirectory:
 
     @property
     def fingerprint(self) -> str:
-        """Changes with every file (SHA-256, 16 hexadecimal digits)."""
+        """Hash of the names and contents of all revisions (first 16 hexadecimal digits of SHA-256)."""
         text = "\n".join(f"{each.revision} {each.fingerprint}" for each in self.revisions)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def get(self, name: str) -> Migration:
-        """The revision of a name, of the beginning of a name that only one has, or `head`.
+        """Return the revision of a name; `name` may also be the unique beginning of a name, or `head`.
 
         Raises:
-            NotFoundError: there is none.
-            UsageError: several names begin so.
+            NotFoundError: there is no such revision.
+            UsageError: several names begin with `name`.
         """
         position = self.locate(name)
         if position == 0:
@@ -317,11 +323,11 @@ class RevisionDirectory:
         return self.revisions[position - 1]
 
     def locate(self, name: str) -> int:
-        """Number of revisions applied at `name`: 0 at `base`.
+        """Return the number of revisions that have been applied at `name`: 0 for `base`.
 
         Raises:
             NotFoundError: there is no such revision.
-            UsageError: several names begin so.
+            UsageError: several names begin with `name`.
         """
         if name == BASE:
             return 0
@@ -339,11 +345,11 @@ class RevisionDirectory:
         return names.index(found[0]) + 1
 
     def between(self, current: str, target: str) -> list[tuple[Migration, Direction]]:
-        """The revisions to apply, in order, to get from one revision to another; empty when both are the same.
+        """List the revisions to apply, in order, to get from one revision to another; empty if both are the same.
 
         Args:
             current: a revision, `base` or `head`.
-            target: likewise, or steps from the current one: `+1`, `-2`.
+            target: a revision, `base`, `head`, or a number of revisions from `current`, such as `+1` or `-2`.
 
         Raises:
             NotFoundError: there is no such revision.
@@ -366,10 +372,10 @@ class RevisionDirectory:
         return self.revisions[position - 1].revision if position else BASE
 
     def current(self, snapshot: Snapshot | Schemas) -> Position:
-        """The revision that a snapshot is at, found from its own serializers; no data are read.
+        """Find the revision that a snapshot is at from its serializers; no data are read.
 
-        It is the one from which all later revisions can be applied and all earlier ones taken back, so that the
-        serializers fit at each step. Revisions that change values only leave no trace in serializers.
+        It is the revision from which all later revisions can be upgraded to and all earlier ones downgraded to, with
+        fitting serializers at each step. Revisions that change only values leave no trace in serializers.
 
         Raises:
             StateError: the snapshot cannot be read.
@@ -379,13 +385,13 @@ class RevisionDirectory:
 
 
 def order_revisions(files: list[Migration]) -> tuple[Migration, ...]:
-    """Revisions from the first to the last.
+    """Sort revisions from the first to the last.
 
     Args:
-        files: in the order of their names; a file without `revises` follows the one before it.
+        files: revisions in the order of their file names; one without `revises` follows the revision before it.
 
     Raises:
-        MigrationError: they are not one line; names the files.
+        MigrationError: the revisions do not follow one another in a single line; the message names the files.
     """
     parents: dict[str, str] = {}
     by_name: dict[str, Migration] = {}
@@ -444,7 +450,8 @@ def _load(directory: Location, *, allow_python: bool) -> list[Migration]:
     if isinstance(directory.filesystem, LocalFileSystem):
         revisions = (str(each.location) for each in filter(_is_revision, entries))
         return [load_migration(each, allow_python=allow_python, named=True) for each in revisions]
-    # Schemas and Python modules that revisions name are files of the same directory, on this machine.
+    # Revisions may name schema files and Python modules in the same directory, which are read as local files. So the
+    # whole directory is copied to this machine.
     with open_local_scratch() as local:
         for each in entries:
             Path(local, each.location.name).write_bytes(read_file(each.location))

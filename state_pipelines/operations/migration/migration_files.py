@@ -25,7 +25,7 @@ _FILE = ("revision", "revises", "description", "changes")
 
 @dataclass(frozen=True)
 class Loss:
-    """A field whose values upgrade and downgrade together do not bring back, and why that is accepted."""
+    """A field whose values are lost by an upgrade followed by a downgrade, and the reason why that is accepted."""
 
     field: str
     reason: str
@@ -37,7 +37,7 @@ class RowExpectation:
 
     Attributes:
         type: such as `expect_column_values_to_be_between`.
-        arguments: pairs; `column` may be a dotted path.
+        arguments: (name, value) pairs; `column` may be a dotted path.
     """
 
     type: str
@@ -46,15 +46,15 @@ class RowExpectation:
 
 @dataclass(frozen=True)
 class Change:
-    """Change of one state, or of the keys of an operator.
+    """Change of one state, or of all keyed states of an operator.
 
     Attributes:
         operator: uid, id or name.
         state: state name; None for a change of the operator.
-        downgrade: empty when it is impossible.
-        losses: fields that do not come back.
-        expectations: on the rows of the new state.
-        impossible: why there is no downgrade; empty when there is.
+        downgrade: steps of the downgrade; empty if it is impossible.
+        losses: fields whose values are lost by an upgrade followed by a downgrade.
+        expectations: expectations on the rows of the new state.
+        impossible: why there is no downgrade; empty if there is one.
     """
 
     operator: str
@@ -66,10 +66,10 @@ class Change:
     impossible: str = ""
 
     def steps(self, direction: Direction) -> tuple[Step, ...]:
-        """The steps of a direction.
+        """Return the steps of a direction.
 
         Raises:
-            MigrationError: there is no downgrade.
+            MigrationError: the direction is a downgrade, and there is none.
         """
         if direction == Direction.DOWNGRADE and self.impossible:
             raise MigrationError(
@@ -82,12 +82,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Migration:
-    """A migration file.
+    """Content of a migration file.
 
     Attributes:
-        revision: its name in the history of the job.
-        revises: the revision that it follows, when the file says so.
-        fingerprint: SHA-256 of the file, 16 hexadecimal digits.
+        revision: name of the revision in the history of the job.
+        revises: the revision that it follows; None if the file does not say.
+        fingerprint: first 16 hexadecimal digits of the SHA-256 of the file.
         path: the file.
     """
 
@@ -116,17 +116,17 @@ class Migration:
 
     @property
     def state(self) -> str:
-        """The state of the only change; empty when it is one of the operator."""
+        """The state of the only change; empty if the change is about the operator."""
         return self.change.state or ""
 
     @property
     def upgrade(self) -> tuple[Step, ...]:
-        """The steps up of the only change."""
+        """The upgrade steps of the only change."""
         return self.change.upgrade
 
     @property
     def downgrade(self) -> tuple[Step, ...]:
-        """The steps down of the only change."""
+        """The downgrade steps of the only change."""
         return self.change.downgrade
 
     @property
@@ -135,16 +135,16 @@ class Migration:
         return self.change.losses
 
     def steps(self, direction: Direction) -> tuple[Step, ...]:
-        """The steps of a direction of the only change."""
+        """Return the steps of a direction of the only change."""
         return self.change.steps(direction)
 
 
 def load_migration(path: str | Path, *, allow_python: bool = False, named: bool = False) -> Migration:
-    """Read a migration file; a file that ends in `.py` is run, where that is allowed.
+    """Read a migration file; a file that ends in `.py` is run, if that is allowed.
 
     Args:
-        path: of the file, whose name is the revision where it names none.
-        allow_python: whether Python is run.
+        path: path of the file. If the content names no revision, the name of the file is the revision.
+        allow_python: whether Python files may be run.
         named: whether the file has to name its revision, as in a directory of revisions.
 
     Raises:
@@ -174,12 +174,12 @@ def load_migration(path: str | Path, *, allow_python: bool = False, named: bool 
 
 
 def parse_migration(content: dict[str, Any], *, fingerprint: str = "", path: str = "") -> Migration:
-    """A migration out of the content of a file.
+    """Make a migration from the content of a file.
 
     Args:
-        content: as YAML gives it.
-        fingerprint: of the file.
-        path: the file; schema files are looked for beside it.
+        content: the parsed YAML.
+        fingerprint: fingerprint of the file.
+        path: the file; relative paths of schema files start at its directory.
 
     Raises:
         MigrationError: names the position.
@@ -320,7 +320,10 @@ def make_migration_schema() -> dict[str, Any]:
 
 
 def dump_migration(migration: Migration) -> dict[str, Any]:
-    """Mirror of `parse_migration`: the content of a file. Functions stay functions, which YAML has no form for."""
+    """Return the content of a file from which `parse_migration` makes the migration again.
+
+    Python functions stay function objects, which YAML cannot represent.
+    """
     content: dict[str, Any] = {"revision": migration.revision}
     if migration.revises is not None:
         content["revises"] = migration.revises
@@ -334,7 +337,7 @@ def _dump_change(change: Change) -> dict[str, Any]:
     content: dict[str, Any] = {"operator": change.operator}
     if change.state is not None:
         content["state"] = change.state
-    # Texts: YAML has no enums.
+    # `safe_dump` cannot write enums: make them plain text.
     content["upgrade"] = [dump_step(step) for step in change.upgrade]
     content["downgrade"] = (
         {"impossible": change.impossible} if change.impossible else [dump_step(step) for step in change.downgrade]

@@ -84,13 +84,13 @@ def plan_migrations(
     operators: Collection[str] | None = None,
     context: PlanContext | None = None,
 ) -> OperatorPlan:
-    """The states of an operator after a chain of revisions.
+    """Plan the migration of the states of an operator along a chain of revisions, and the way back.
 
     Args:
-        shapes: of its states, see `find_shapes`.
+        shapes: shapes of the states, see `find_shapes`.
         chain: the revisions, each with its direction.
-        operators: what changes of this operator call it; None takes every change for one of it.
-        context: what planning depends on beyond the shapes.
+        operators: names that changes use for this operator; None if all changes are about it.
+        context: planning context.
 
     Raises:
         MigrationError: a step does not fit, is ambiguous, or destroys something without saying so.
@@ -131,7 +131,10 @@ def _chosen(migration: Migration, operators: Collection[str] | None) -> list[Cha
 
 
 def find_subject(change: Change, direction: Direction) -> str:
-    """The state that the steps of a direction start from; a downgrade starts from the result of the upgrade."""
+    """Return the name of the state that the steps of a direction start from; empty for changes of a whole operator.
+
+    A downgrade starts from the name that the state has after the upgrade.
+    """
     name = change.state or _ALL
     if direction == Direction.UPGRADE:
         return name
@@ -146,7 +149,7 @@ def find_subject(change: Change, direction: Direction) -> str:
 
 @contextmanager
 def _hint_at_columns(shape: StateShape, context: PlanContext) -> Iterator[None]:
-    """Let errors about a payload without fields name the steps that the state does take."""
+    """Add a hint to an error about a payload without fields: the steps that can be used for such state."""
     try:
         yield
     except MigrationError as error:
@@ -181,7 +184,7 @@ class _Planner:
         self._known_fields: set[str] = set()
 
     def run(self, chain: Chain, operators: Collection[str] | None, *, possible: bool = False) -> OperatorPlan:
-        """Apply a chain; with `possible` without the changes that have no way back."""
+        """Apply a chain of revisions; with `possible`, skip changes whose downgrade is impossible."""
         for migration, direction in chain:
             changes = _chosen(migration, operators)
             for change in changes if direction == Direction.UPGRADE else reversed(changes):
@@ -244,7 +247,10 @@ class _Planner:
         return [self.states[name] for name in (subject, *others) if name in self.states]
 
     def _check_losses(self, change: Change, subject: str, *, before: bool) -> None:
-        """Note the declared losses under the names that the state has before and after the steps."""
+        """Record the declared losses of a change under the name of the state; refuse losses of unknown fields.
+
+        It is called before and after the steps, because the name and the fields of the state may change.
+        """
         if subject in self.states:
             flow = self.states[subject]
             self._known_fields = set() if before else self._known_fields
@@ -333,7 +339,10 @@ class _Planner:
         self.expectations = {news.get(name, name): each for name, each in self.expectations.items()}
 
     def _refuse_nulls(self, name: str, old: Flow, computed: str | None) -> None:
-        """Refuse nulls that Flink cannot restore in a new state; values that are carried over may have them."""
+        """Add a stage to state `name` that fails for nulls that Flink cannot restore.
+
+        Values of `old` that are carried over, not computed by the SQL `computed`, may have nulls.
+        """
         flow, payload = self.states[name], old.shape.payload
         inner = payload.inner if isinstance(payload, tree.Nullable) else payload
         carried = computed is None and isinstance(inner, tree.Pojo)
@@ -344,7 +353,7 @@ class _Planner:
             self.states[name] = Apply(flow, check, flow.shape)
 
     def _complete(self, flow: Flow) -> Flow:
-        """Add to a state of the snapshot the subclasses of its POJOs that only other states list."""
+        """Add to the POJOs of an unchanged state the subclasses that only other states of the snapshot list."""
         if not isinstance(flow, Read) or flow.shape.kind not in _MIGRATED:
             return flow
         return replace(flow, shape=flow.shape.with_payload(complete(flow.shape.payload, self.given)))
@@ -401,7 +410,7 @@ class _Planner:
         shape = flow.shape
         new = adopt_python_payload(shape.payload, resolve_type(step.type, self.context))
         extracted = extract_like(step.type)
-        # The table runtime extracts nothing from Java's types.
+        # The serializers of the table runtime do not result from type extraction.
         is_row = any(isinstance(each, tree.RowData) for each in walk(step.type))
         if extracted != step.type and not is_row:
             self.notes.append(
@@ -501,9 +510,9 @@ class _Planner:
         shape = self._with_payload(flow.shape.with_name(into), payload)
         kind = StateKind.MAP if is_beside else next(iter(kinds))
         shape = shape.with_kind(kind, shape.payload, shape.map_key)
-        # A value that is joined to a map gets the TTL access times of the entries.
+        # If values are joined to a map, the result has the access times of the entries of the map.
         shape = shape.with_ttl(enabled=flow.shape.ttl if is_beside else any(each.shape.ttl for each in flows.values()))
-        # SQL names the states as the migration does.
+        # The SQL of the user names a Python state as Python does, not by its name in Java.
         named = tuple((python_name(each.shape.info) or name, each) for name, each in flows.items())
         merged = StateMerge(named, step.expression, shape, step.nondeterministic, own_keys=step.own_keys)
         self._put(list(flows), {into: merged})
@@ -525,7 +534,12 @@ class _Planner:
             self.states[each] = Apply(flow, stage, flow.shape)
 
     def _list_keyed(self) -> dict[str, Flow]:
-        """The keyed states and timers, all of which a step on keys changes."""
+        """Return all keyed states and timers: a step on keys changes all of them.
+
+        Raises:
+            MigrationError: there are none.
+            UnsupportedError: a state is of a kind whose key cannot be changed.
+        """
         keyed = {name: flow for name, flow in self.states.items() if flow.shape.is_keyed}
         if not keyed:
             raise MigrationError("the operator has no keyed state, whose key could change")
@@ -565,7 +579,7 @@ class _Planner:
             self.states[name] = Apply(flow, stage, flow.shape.with_key(key))
 
     def _filter(self, subject: str, flow: Flow, step: st.Filter) -> Flow:
-        """Leave entries out; with the contents of a session goes all that belongs to it."""
+        """Apply a `filter` step; leave out the entries in other states of sessions that lose all their contents."""
         filtered = Apply(flow, flows.Keep(step.keep, step.reason, step.nondeterministic), flow.shape)
         sessions = find_session_states({name: each.shape for name, each in self.states.items()})
         if sessions is None or subject not in (sessions.windows, *sessions.contents):
@@ -590,7 +604,7 @@ class _Planner:
 
 
 def _follow(sessions: SessionStates | None, name: str, states: Mapping[str, Flow]) -> flows.Sessions | None:
-    """The sessions that a state follows; None where it belongs to none."""
+    """Return the sessions that the rows of a state belong to; None if they belong to none."""
     role = None if sessions is None else sessions.roles.get(name)
     if sessions is None or role is None:
         return None
@@ -598,12 +612,12 @@ def _follow(sessions: SessionStates | None, name: str, states: Mapping[str, Flow
 
 
 def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> StateMetaInfo:
-    """The meta info of a state whose bytes are copied.
+    """Return the meta info for a state whose records are copied as bytes.
 
     Args:
-        flow: of the state.
-        own: the description in the file; kept, except for changed names in the serializers.
-        before: the shape that was planned with.
+        flow: the flow of the state.
+        own: meta info in the file of one subtask; it is kept unless the migration changes names in the serializers.
+        before: shape of the state that the migration was planned with.
     """
     if flow.shape.info == replace(before.info, name=flow.shape.name):
         return replace(own, name=flow.shape.name)
@@ -611,7 +625,7 @@ def describe_copied(flow: Read, own: StateMetaInfo, before: StateShape) -> State
 
 
 def make_context(snapshot: SnapshotFiles, shapes: Mapping[str, StateShape]) -> PlanContext:
-    """Planning context of a snapshot."""
+    """Make the planning context of a snapshot, for states with the given shapes."""
     serializers = [*snapshot.list_keyed_serializers()]
     serializers += [serializer for shape in shapes.values() for _, serializer in shape.info.serializers]
     nodes = [node for serializer in serializers for node in walk(serializer)]
@@ -628,7 +642,7 @@ def find_changes(migration: Migration, operator: Operator) -> tuple[Change, ...]
 
 
 def plan_operator(operator: Operator, shapes: Mapping[str, StateShape], chain: Chain) -> OperatorPlan:
-    """`plan_migrations` for an operator of a snapshot.
+    """Plan the migration of an operator of a snapshot; see `plan_migrations`.
 
     Raises:
         MigrationError: as `plan_migrations`.

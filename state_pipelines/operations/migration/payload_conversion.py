@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXTRA = ("class", "row_kind")
-"""Columns beside the fields."""
+"""Names of columns of a struct that are no fields: the class of a POJO, the row kind of a row."""
 
 
 def payload_type(payload: tree.Serializer, context: PlanContext) -> pa.DataType:
-    """Arrow type of the values of a payload.
+    """Return the Arrow type of the values of a payload.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: values of the payload have no Arrow type.
     """
     return column_type(derive_layout(payload, context.layouts))
 
@@ -54,16 +54,16 @@ def list_columns(payload: tree.Serializer, context: PlanContext) -> tuple[str, .
 
 
 def convert_by_name(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> str:
-    """SQL of the new payload out of the fields of the old one.
+    """Make SQL that computes the new payload from the fields of the old one by their names.
 
     Raises:
-        MigrationError: the new one has fields that the old one lacks, or only one of them has fields.
+        MigrationError: the new payload has fields that the old one lacks, or only one of the two has fields.
     """
     return _convert(payload_type(old, context), payload_type(new, context), "value", "", 0)
 
 
 def convert_fields(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> Columns | None:
-    """The fields of the new payload out of those of the old one; None when not both have any.
+    """Make SQL for each column of the new payload from the old columns of the same name; None unless both have fields.
 
     Raises:
         MigrationError: as `convert_by_name`.
@@ -107,9 +107,10 @@ def _convert(old: pa.DataType, new: pa.DataType, sql: str, path: str, depth: int
 
 
 def follows_protocol(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> bool:
-    """Return whether values change as in Flink: its protocol migrates a family of one's own, and a conversion is known.
+    """Return whether values are to be converted as Flink does it, not by the names of their fields.
 
-    Without one of these, values are converted by the names of their fields.
+    That is the case if one of the serializers is a custom one, if Flink's compatibility check says that the state is
+    migrated, and if the conversion is known here.
     """
     if (
         not any(map(is_custom, (*walk(old), *walk(new))))
@@ -126,7 +127,7 @@ def follows_protocol(old: tree.Serializer, new: tree.Serializer, context: PlanCo
 def find_lost_fields(
     old: tree.Serializer, new: tree.Serializer, expression: str | None, context: PlanContext
 ) -> tuple[str, ...]:
-    """Fields of the old payload that neither the new one has nor the expression names, as dotted paths."""
+    """List the fields of the old payload that the new one lacks and the expression does not name, as dotted paths."""
     before, after = payload_type(old, context), payload_type(new, context)
     if expression is None:
         return tuple(_lost(before, after, ""))
@@ -149,7 +150,9 @@ def _lost(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[str]:
 
 
 def resolve_type(of: tree.Serializer, context: PlanContext) -> tree.Serializer:
-    """A type of a file as a serializer: that of Kryo gets the registrations of the job, a declared one its snapshot.
+    """Complete the serializer of a type that a migration file names, from the serializers of the snapshot.
+
+    A Kryo serializer gets the Kryo registrations of the job, a declared one the content of its serializer snapshot.
 
     Raises:
         MigrationError: the snapshot has no serializer of a declared class.
@@ -183,12 +186,12 @@ def _find_declared(of: tree.Declared, context: PlanContext) -> tree.Declared:
 def rename_classes(
     payload: tree.Serializer, names: tuple[tuple[str, str], ...], context: PlanContext
 ) -> tuple[tree.Serializer, str | None]:
-    """The payload under other class names, and the SQL of the values; None when their bytes are the same.
+    """Rename classes in a payload; return its new serializer, and the SQL of the values.
 
-    What comes after is planned with `rename_context`.
+    The SQL is None if the bytes of the values stay the same. Plan later steps with the context of `rename_context`.
 
     Raises:
-        MigrationError: no class has that name, or Kryo writes it into the data.
+        MigrationError: no class has an old name, or Kryo writes the name into the data.
     """
     renaming = _Renaming(dict(names))
     for node in walk(payload):
@@ -215,19 +218,19 @@ def rename_classes(
 
 
 def rename_context(names: tuple[tuple[str, str], ...], context: PlanContext) -> PlanContext:
-    """Return the planning context under other class names: the subclasses that the snapshot lists are renamed too."""
+    """Return the planning context with renamed classes: in the subclasses that other states of the snapshot list."""
     return replace(context, layouts=_Renaming(dict(names)).layouts(context.layouts))
 
 
 class _Renaming:
-    """Other names for classes and packages."""
+    """Renames classes and packages in names, serializers and layout contexts."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
         self.used: set[str] = set()
 
     def name(self, name: str) -> str:
-        """A class name; that of an array keeps its marks."""
+        """Return the new name of a class; for an array, that of its element class is replaced."""
         for old in sorted(self.names, key=len, reverse=True):
             if name == old or name.startswith((f"{old}.", f"{old}$")):
                 self.used.add(old)
@@ -238,7 +241,7 @@ class _Renaming:
         return name
 
     def serializer(self, node: tree.Serializer) -> tree.Serializer:
-        """A serializer with all inside it."""
+        """Return a serializer with renamed classes, nested serializers included."""
         changes: dict[str, Any] = {}
         for each in node.__dataclass_fields__:
             value = getattr(node, each)
@@ -251,7 +254,7 @@ class _Renaming:
         return replace(node, **changes)
 
     def layouts(self, context: LayoutContext) -> LayoutContext:
-        """The layout context: the subclasses that the snapshot lists go by their new names too."""
+        """Return a layout context in which the subclasses that the snapshot lists are renamed."""
         found = tuple((self.name(base), self._member(each)) for base, each in context.subclasses)
         return replace(context, subclasses=found)  # type: ignore[arg-type]
 
@@ -290,11 +293,11 @@ class _Renaming:
 
 
 _Contexts = tuple[PlanContext, PlanContext]
-"""Before and after."""
+"""Planning contexts before and after classes are renamed."""
 
 
 def _translate(sql: str, old: tree.Serializer, new: tree.Serializer, contexts: _Contexts, depth: int) -> str:
-    """SQL of the values under the new class names; `sql` itself when they are the same."""
+    """Make SQL that replaces class names in the values; return `sql` itself if the values stay the same."""
     element = f"e{depth}"
     match old, new:
         case tree.Nullable(), tree.Nullable():
@@ -366,10 +369,10 @@ def _owners_after(slot: Any, struct: Any, renamed: dict[str, str]) -> set[str]:
 
 
 def take_collection(slot: Slot, of: tree.Serializer, context: PlanContext) -> Slot:
-    """A field of a POJO out of Kryo, as the collection of Flink 2.x.
+    """Convert a field of a POJO that Kryo wrote to the collection that Flink 2.x serializes.
 
     Raises:
-        MigrationError: the field does not go through Kryo, or holds what JSON has no numbers for.
+        MigrationError: Kryo does not write the field, or it holds numbers that JSON cannot represent.
     """
     if not isinstance(slot.type, tree.Kryo):
         kind = describe(slot.type) if isinstance(slot.type, tree.Serializer) else "no serializer"
@@ -391,7 +394,10 @@ def _wrap_collection(of: tree.Serializer) -> tree.Serializer:
 
 
 def _read_json(sql: str, kryo: tree.Kryo, new: tree.Serializer, context: PlanContext) -> str:
-    """SQL of a collection out of the column of a Kryo value: a list or map where its elements are known, else JSON."""
+    """Make SQL of a collection from the column of a Kryo value.
+
+    The column is a list or map if the classes of the elements are known; otherwise it has JSON text, which is parsed.
+    """
     before, after = payload_type(kryo, context), payload_type(new, context)
     if not pa.types.is_string(before):
         return _convert(before, after, sql, "", 0)
@@ -399,10 +405,10 @@ def _read_json(sql: str, kryo: tree.Kryo, new: tree.Serializer, context: PlanCon
 
 
 def read_json(sql: str, kind: pa.DataType) -> str:
-    """SQL that reads the JSON of `dump` as a list, set or map.
+    """Make SQL that parses JSON, as `dump` writes it, into a list, set or map.
 
     Raises:
-        MigrationError: the elements have no form in JSON that Spark reads.
+        MigrationError: Spark cannot read elements of this type from JSON.
     """
     failfast = "map('mode', 'FAILFAST')"
     if pa.types.is_map(kind):

@@ -59,16 +59,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 _MOST = 6
-"""Readings that are listed; rows of many equal types have one per field."""
+"""Most matchings that are listed: a row with many fields of one type can have one matching for each field."""
 
 
 @dataclass(frozen=True)
 class FieldMatching:
-    """A way in which the fields of a struct may have become those of another.
+    """A reading of how the fields of a struct without names have changed: which old field each new field was.
 
     Attributes:
-        origins: of each new field the position of the old one, None where the field is new.
-        count: how many old fields there are.
+        origins: for each new field, the position of the old field that it was; None for an added field.
+        count: number of old fields.
     """
 
     origins: tuple[int | None, ...]
@@ -76,12 +76,12 @@ class FieldMatching:
 
     @property
     def gone(self) -> tuple[int, ...]:
-        """The positions of old fields that none of the new ones was."""
+        """Positions of the old fields that have been removed."""
         return tuple(position for position in range(self.count) if position not in self.origins)
 
     @property
     def text(self) -> str:
-        """The reading in words."""
+        """The reading in words, such as `f0 stays, f1 was f2, f1 is gone`."""
         said = []
         for position, origin in enumerate(self.origins):
             if origin is None:
@@ -94,16 +94,17 @@ class FieldMatching:
 def list_readings(
     olds: Sequence[Any], news: Sequence[Any], is_same: Callable[[Any, Any], bool]
 ) -> tuple[FieldMatching, ...]:
-    """The readings of a changed struct, at most six; one if the fields cannot have shifted.
+    """List the likely readings of a changed struct without field names, at most six; one if no field can have shifted.
 
-    A reading keeps the order of the fields and carries as many as possible with their types, keeps every position, or
-    exchanges fields if the types are the same ones in another order. An old and a new field alone between two that are
-    carried are one field with another type.
+    Listed are readings in which as many fields as possible keep their type and order (the other fields were added or
+    removed, or got another type if there are as many old as new ones between two that are kept); the one in which all
+    fields stay at their positions; and one in which fields were exchanged, if the new types are the old ones in
+    another order.
 
     Args:
         olds: the types of the old fields.
         news: the types of the new fields.
-        is_same: whether a field of the first type may be one of the second.
+        is_same: whether fields of these two types may be the same field.
     """
     if len(olds) == len(news) and all(map(is_same, olds, news)):
         return (FieldMatching(tuple(range(len(olds))), len(olds)),)
@@ -121,7 +122,7 @@ def list_readings(
 def _align(
     olds: Sequence[Any], news: Sequence[Any], is_same: Callable[[Any, Any], bool]
 ) -> Iterator[tuple[tuple[int, int], ...]]:
-    """The longest common subsequences of both, as pairs of positions."""
+    """Yield the longest common subsequences of old and new types, each as pairs (old position, new position)."""
     longest = [[0] * (len(news) + 1) for _ in range(len(olds) + 1)]
     for one in reversed(range(len(olds))):
         for other in reversed(range(len(news))):
@@ -150,7 +151,11 @@ def _align(
 
 
 def _pair_between(carried: Sequence[tuple[int, int]], olds: int, news: int) -> tuple[int | None, ...]:
-    """Origins: those of carried fields, and of as many old as new fields between two of them."""
+    """Return the origin of each new field, given the pairs (old position, new position) of kept fields.
+
+    If as many old as new fields are between two kept fields, they are paired in order; otherwise the new ones are
+    added.
+    """
     origins: list[int | None] = [None] * news
     one = other = -1
     for before, after in (*carried, (olds, news)):
@@ -167,7 +172,7 @@ def _pair_between(carried: Sequence[tuple[int, int]], olds: int, news: int) -> t
 def _exchange(
     olds: Sequence[Any], news: Sequence[Any], is_same: Callable[[Any, Any], bool]
 ) -> tuple[int | None, ...] | None:
-    """Origins if the new fields are the old ones in another order; None if they are not."""
+    """Return the origin of each new field if the new fields are the old ones in another order; else None."""
     rest = list(range(len(olds)))
     origins: list[int | None] = []
     for new in news:
@@ -186,14 +191,14 @@ def make_steps(
     add: Callable[[int, str], st.Step],
     cast: Callable[[int, int], st.Step | None],
 ) -> list[st.Step]:
-    """The steps that carry out a reading.
+    """Make the steps that change the fields of a struct as a reading says.
 
     Args:
         reading: the reading.
-        path: of the struct, with a dot at its end; empty at the top.
+        path: path of the struct, with a dot at its end; empty for the payload itself.
         names: the columns of the old fields.
-        add: the step that adds the new field of a position under a name.
-        cast: the step that gives an old field the type of a new one; None where it has that type.
+        add: makes the step that adds the new field of a position under a name.
+        cast: makes the step that gives the old field of a position the type of a new one; None if it has that type.
     """
     casts = (cast(origin, position) for position, origin in enumerate(reading.origins) if origin is not None)
     made = [step for step in casts if step is not None]
@@ -209,7 +214,7 @@ def make_steps(
         dropped = [names[position] for position in reading.gone]
     else:
         made.append(st.Reorder(tuple(columns[each] for each in order), path.removesuffix(".")))
-        # Columns that are named by position (`f0`, `f1`, ...) have the names of the new order after `reorder`.
+        # After `reorder`, columns named by position (`f0`, `f1`, ...) are numbered in the new order.
         by_position = columns == [f"f{position}" for position in range(len(columns))]
         last = range(len(reading.origins), len(columns))
         dropped = [f"f{position}" if by_position else columns[order[position]] for position in last]
@@ -247,7 +252,7 @@ def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def explain_readings(readings: Sequence[FieldMatching]) -> str:
-    """The readings in words."""
+    """Describe alternative readings in words."""
     more = ", or others" if len(readings) == _MOST else ""
     return "; or ".join(each.text for each in readings) + more
 
@@ -264,7 +269,7 @@ _AVRO = {
 
 
 def column_of(of: SlotType, context: PlanContext) -> pa.DataType | None:
-    """Arrow type of the values of a slot; None when they have none."""
+    """Return the Arrow type of the values of a field; None if they have none."""
     try:
         match of:
             case AvroType():
@@ -279,7 +284,7 @@ def column_of(of: SlotType, context: PlanContext) -> pa.DataType | None:
 
 
 def is_castable(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether SQL's CAST makes one of the other."""
+    """Return whether SQL's CAST converts the old type to the new one."""
     if old == new:
         return True
     one, other = _group(old), _group(new)
@@ -302,10 +307,10 @@ def _group(kind: pa.DataType) -> _TypeGroup | None:
 
 
 def sql_type(kind: pa.DataType) -> str:
-    """The word of Spark SQL for a type of basic values.
+    """Return the name in Spark SQL of a type of basic values.
 
     Raises:
-        MigrationError: it is none.
+        MigrationError: the type is not one of them.
     """
     names = {pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT"}
     names |= {pa.int64(): "BIGINT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE", pa.string(): "STRING"}
@@ -316,7 +321,7 @@ def sql_type(kind: pa.DataType) -> str:
 
 
 def name_type(path: str, of: SlotType) -> tuple[FieldType, bool]:
-    """The type of a slot as a file names it, and whether it is marked as nullable.
+    """Return the type of a field as a migration file names it, and whether the field is marked as nullable.
 
     Raises:
         MigrationError: files have no word for it.
@@ -336,7 +341,7 @@ def name_type(path: str, of: SlotType) -> tuple[FieldType, bool]:
 
 
 def _from_avro(node: Any) -> tree.Serializer:
-    """Mirror of `make_avro_type`."""
+    """Return the serializer that a migration file names for an Avro type; the inverse of `make_avro_type`."""
     match node:
         case str() if node in _AVRO:
             return basic(_AVRO[node])
@@ -352,7 +357,7 @@ def _from_avro(node: Any) -> tree.Serializer:
 
 
 class Defaults:
-    """Values of the new fields of a struct."""
+    """SQL of initial values for added fields of a struct."""
 
     def __init__(self, node: Node) -> None:
         while isinstance(node, tree.Nullable):
@@ -373,7 +378,7 @@ class Defaults:
         self._strict = isinstance(node, tree.Tuple) or record is not None
 
     def find(self, name: str) -> str:
-        """SQL of the value, or TODO."""
+        """Return the SQL of the initial value of a field; TODO if the user has to give one."""
         if name in self._given and not isinstance(self._given[name], list | dict):
             return make_literal(self._given[name])
         of: Any = None
@@ -392,7 +397,11 @@ class Defaults:
 
 
 def _default(of: object, *, strict: bool) -> str:
-    """Return SQL of a default: zero or FALSE for types that may be primitives of Java, since serializers do not say."""
+    """Return SQL of an initial value for a type.
+
+    It is zero or FALSE for types that may be primitives in Java (serializers do not tell them from boxed types), else
+    NULL. With `strict`, null is not possible: then it is an empty text, or TODO.
+    """
     match of:
         case tree.Basic(kind=kind) if kind in _WHOLE:
             return "0"
@@ -417,11 +426,11 @@ class Differences:
     """Steps from one payload to another.
 
     Attributes:
-        steps: in order.
-        renames: what was taken to be a rename.
-        doubts: what may be one, and somebody has to decide.
-        added: paths of fields that are new.
-        removed: paths of fields that go.
+        steps: the steps, in order.
+        renames: fields that are taken to be renamed.
+        doubts: remarks on fields that may have been renamed or shifted, which a person has to decide.
+        added: paths of new fields.
+        removed: paths of removed fields.
     """
 
     steps: list[st.Step] = field(default_factory=list)
@@ -434,12 +443,12 @@ class Differences:
 def propose(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None = None
 ) -> Iterator[Differences]:
-    """Candidate steps from one payload to another, the most specific first; planning decides whether one succeeds.
+    """Propose steps from one payload to another, the most specific first; the caller tries whether planning takes them.
 
     Args:
-        old: the payload now.
-        new: the payload that is wanted.
-        context: of the snapshot.
+        old: the present payload.
+        new: the wanted payload.
+        context: planning context of the snapshot.
         renames: known renamed fields; None to guess.
     """
     for attempt in (_by_protocol, _by_fields, _by_collection, _by_conversion, _by_expression):
@@ -453,7 +462,7 @@ def propose(
 
 
 def _explain_shifts(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> list[str]:
-    """Why the value as a whole is not converted by position, if that is the reason."""
+    """Return a remark on fields that may have shifted, if that prevents a conversion of the whole value; else none."""
     try:
         require_one_reading(payload_type(old, context), payload_type(new, context))
     except MigrationError as error:
@@ -466,14 +475,14 @@ def _explain_shifts(old: tree.Serializer, new: tree.Serializer, context: PlanCon
 
 
 def has_todo(steps: Iterable[st.Step]) -> bool:
-    """Whether somebody has to fill in an expression."""
+    """Return whether an expression of a step has a `TODO` that a person has to fill in."""
     return any(TODO in text for step in steps for text in st.list_expressions(step))
 
 
 def _by_protocol(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """Convert the whole payload as Flink's protocol does for custom families; not where fields go."""
+    """Propose to convert the whole payload as Flink migrates a custom serializer; refuse if fields would be lost."""
     del renames
     if not follows_protocol(old, new, context) or find_lost_fields(old, new, None, context):
         raise MigrationError("Flink's protocol does not do all of it")
@@ -483,7 +492,7 @@ def _by_protocol(
 def _by_fields(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """Convert by steps on fields, after classes have got their new names."""
+    """Propose to rename classes, and then to change the fields one by one."""
     found = Differences()
     classes = tuple(dict(_renamed_classes(old, new)).items())
     if classes:
@@ -492,7 +501,7 @@ def _by_fields(
     comparison = _Comparison(found, context, renames)
     _compare(old, new, "", comparison)
     if comparison.collections:
-        # First: a step that changes a POJO in a field leaves the bytes of its Kryo fields, not their values.
+        # Before other steps: a step that changes a nested POJO keeps its Kryo fields as bytes, no longer as values.
         found.steps.insert(1 if classes else 0, st.Collections(tuple(comparison.collections)))
     return found
 
@@ -500,7 +509,7 @@ def _by_fields(
 def _by_collection(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """Convert a collection that Kryo writes to one of Flink 2.x, by the JSON of its values."""
+    """Propose to convert a collection that Kryo writes to one that Flink 2.x serializes, by the JSON of its values."""
     del renames
     before, after = payload_type(old, context), payload_type(new, context)
     if not isinstance(old, tree.Kryo) or not pa.types.is_string(before):
@@ -513,7 +522,7 @@ def _by_collection(
 def _by_conversion(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """Convert the whole payload, field by field of the same name."""
+    """Propose to convert the whole payload by the names of its fields."""
     del renames
     before, after = payload_type(old, context), payload_type(new, context)
     if (
@@ -532,7 +541,7 @@ def _by_conversion(
 def _by_expression(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """Convert the whole payload by an expression that says where each field comes from."""
+    """Propose to convert the whole payload by an expression with each new field, TODO where its value is not known."""
     before, after = payload_type(old, context), payload_type(new, context)
     if not pa.types.is_struct(before) or not pa.types.is_struct(after):
         if pa.types.is_struct(before) or pa.types.is_struct(after) or not is_castable(before, after):
@@ -575,9 +584,9 @@ class _Comparison:
 
     Attributes:
         found: steps and remarks.
-        context: of the snapshot.
-        renames: known renamed fields.
-        collections: path and type of fields that Kryo writes and Flink 2.x has serializers for.
+        context: planning context of the snapshot.
+        renames: known renamed fields; None to guess.
+        collections: path and new type of the fields that Kryo writes and that Flink 2.x has serializers for.
     """
 
     found: Differences
@@ -637,7 +646,10 @@ def _compare(old: Node, new: Node, path: str, of: _Comparison) -> None:
 
 
 def _shifts(new: Node, olds: list[Slot], news: list[Slot], path: str, of: _Comparison) -> bool:
-    """Draft steps that say TODO if fields that go by position may have shifted, with the readings as a doubt."""
+    """If fields without names may have shifted, draft steps with TODO, and add the readings as a doubt.
+
+    Return False, and draft nothing, if there is only one reading.
+    """
     readings = list_readings(olds, news, _may_be)
     if len(readings) == 1:
         return False
@@ -655,7 +667,7 @@ def _shifts(new: Node, olds: list[Slot], news: list[Slot], path: str, of: _Compa
         if not _same(one, other):
             kind, nullable = name_type(f"{path}{other.name}", other.type)
             steps.append(st.Cast(f"{path}{one.name}", kind, TODO, nullable=nullable))
-    # Without a step that says TODO the draft could be run, and drop the last fields although others may be gone.
+    # Without a TODO the draft could be run. It would drop the last fields, but others may be the removed ones.
     steps = steps or [st.Set(f"{path}{each}", TODO) for each in names[: len(news)]]
     of.found.steps += [*steps, *(st.Drop(f"{path}{each}") for each in reversed(names[len(news) :]))]
     of.found.added += [f"{path}{each.name}" for each in news[len(olds) :]]
@@ -669,19 +681,22 @@ def _shifts(new: Node, olds: list[Slot], news: list[Slot], path: str, of: _Compa
 
 
 def _may_be(one: Slot, other: Slot) -> bool:
-    """Return whether two fields may be the same one, shifted: they have one type, or versions of one class."""
+    """Return whether two fields at different positions may be the same field, shifted.
+
+    They may be if they have the same type, or versions of the same class.
+    """
     if isinstance(one.type, tree.Serializer) and isinstance(other.type, tree.Serializer):
         return _is_one_class(one.type, other.type)
     return _same(one, other)
 
 
 def _write(steps: Iterable[st.Step]) -> str:
-    """Steps on one line, as a file may contain them."""
+    """Write steps on one line of YAML, as a migration file may contain them."""
     return yaml.safe_dump([*map(dump_step, steps)], default_flow_style=True, sort_keys=False, width=10**6).strip()
 
 
 def _name_alike(old: tree.RowData, new: tree.RowData) -> tree.RowData:
-    """The new row with the names of the old one as far as it has such fields, where only one of them has names."""
+    """If only one of two rows has field names, return the new row with the names of the old one, or with none."""
     if (old.names is None) == (new.names is None):
         return new
     if old.names is None:
@@ -691,7 +706,7 @@ def _name_alike(old: tree.RowData, new: tree.RowData) -> tree.RowData:
 
 
 def _list_slots(of: PayloadStruct, other: PayloadStruct) -> dict[str, Slot]:
-    """The slots of the class itself, and of those subclasses that both sides have met."""
+    """Return the fields of a POJO and of those of its subclasses that both serializers list, by column."""
     common = {0, *(index for index, name in enumerate(of.class_names) if name in other.class_names)}
     return {slot.name: slot for slot in of.slots if any(index in common for index, _ in slot.owners)}
 
@@ -710,7 +725,7 @@ def _reorder(
 def _match(
     olds: Mapping[str, Slot], news: Mapping[str, Slot], removed: list[str], added: list[str], path: str, of: _Comparison
 ) -> dict[str, str]:
-    """The fields that have another name now."""
+    """Find renamed fields, and return their new names by old name; add doubts on fields that may be renamed."""
     if of.renames is not None:
         known = {one.removeprefix(path): other.removeprefix(path) for one, other in of.renames.items()}
         return {one: other for one, other in known.items() if one in removed and other in added}
@@ -733,7 +748,7 @@ def _match(
 def _candidates(
     name: str, removed: list[str], olds: Mapping[str, Slot], news: Mapping[str, Slot], sure: Renames
 ) -> list[str]:
-    """Fields that are gone and may be the new one; none when that is settled."""
+    """List the removed fields that may be the added field `name`; none if it is known to be a renamed field."""
     if name in sure.values():
         return []
     return [one for one in removed if one not in sure and _same(olds[one], news[name])]
@@ -772,7 +787,7 @@ def _reaches(old: SlotType, new: SlotType) -> bool:
 
 
 def _find_elements(old: SlotType, new: SlotType) -> tuple[tree.Serializer, tree.Serializer, str] | None:
-    """Find the structs in equal containers, and the `[]` by which paths reach them; None where there are none."""
+    """Find the old and the new struct inside equal collections, and the `[]` for a path to them; None without any."""
     match old, new:
         case tree.Nullable(inner=one), tree.Nullable(inner=other):
             return _find_elements(one, other)
@@ -803,7 +818,7 @@ def _cast(path: str, old: SlotType, new: SlotType, context: PlanContext) -> st.C
 
 
 def _unwrap_collection(of: object) -> tree.Serializer | None:
-    """A collection field of Flink 2.x without the flags for null; None when it is none."""
+    """Return the serializer of a collection field as Flink 2.x extracts it, without the null flags; None for others."""
     match of:
         case tree.Nullable(inner=tree.ListOf(element=tree.Nullable(inner=element)) as node):
             return replace(node, element=_unwrap_collection(element) or element)
@@ -815,7 +830,7 @@ def _unwrap_collection(of: object) -> tree.Serializer | None:
 
 
 def _renamed_classes(old: object, new: object) -> Iterator[tuple[str, str]]:
-    """Classes at the same position and family under different names."""
+    """Yield (old name, new name) of classes whose serializers are of one kind and in the same position."""
     pairs = _renamed_classes
     match old, new:
         case tree.Pojo(), tree.Pojo():

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from state_pipelines.snapshot import Declarations, Operator, Snapshot
 
-"""Kinds of operator state, as its distribution modes are called."""
+"""Kinds of operator state, which are its distribution modes."""
 
 _COLUMNS = {StateKind.LIST: "list_value", StateKind.MAP: "map_value", StateKind.BROADCAST: "map_value"}
 
@@ -40,7 +40,7 @@ class StateShape:
 
     Attributes:
         info: meta info of the state.
-        key: serializer of the keys of the operator; None of operator state.
+        key: serializer of the keys of the operator; None for operator state.
     """
 
     info: StateMetaInfo
@@ -53,7 +53,7 @@ class StateShape:
 
     @property
     def kind(self) -> StateKind:
-        """VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER; of operator state SPLIT_DISTRIBUTE, UNION or BROADCAST."""
+        """VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER; for operator state SPLIT_DISTRIBUTE, UNION or BROADCAST."""
         match self.info.backend_type:
             case BackendStateType.PRIORITY_QUEUE:
                 return StateKind.TIMER
@@ -67,17 +67,17 @@ class StateShape:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether the state belongs to keys."""
+        """Whether it is keyed state or timers, not operator state."""
         return self.kind not in OPERATOR_KINDS
 
     @property
     def payload(self) -> tree.Serializer:
-        """See `payload_serializer`."""
+        """Serializer of the value, list element or map value; see `payload_serializer`."""
         return payload_serializer(self.info)
 
     @property
     def column(self) -> str:
-        """The column of tables that holds the payload."""
+        """Name of the column that has the payload in tables of the state."""
         return _COLUMNS.get(self.kind, "value")
 
     @property
@@ -107,7 +107,7 @@ class StateShape:
         return replace(self, info=replace_payload(self.info, payload))
 
     def with_name(self, name: str) -> StateShape:
-        """Under another name."""
+        """Return the shape under another name."""
         return replace(self, info=replace(self.info, name=name))
 
     def with_ttl(self, *, enabled: bool) -> StateShape:
@@ -127,7 +127,7 @@ class StateShape:
         """Return the shape as VALUE, LIST or MAP state; TTL stays.
 
         Raises:
-            MigrationError: a state of a Python function would become a map, or stop being one.
+            MigrationError: it is a state of a Python function that would become a map, or is a map now.
         """
         if isinstance(payload, PythonValue):
             if StateKind.MAP in (kind, self.kind):
@@ -157,10 +157,10 @@ class StateShape:
 
 
 def find_shapes(operator: Operator) -> dict[str, StateShape]:
-    """The keyed states and timers of an operator, then its list and broadcast states, in the order of their ids.
+    """Return the shapes of the states of an operator by name: keyed states and timers, then list and broadcast states.
 
-    An operator state with the name of a keyed one is not among them, and neither is operator state that cannot be read
-    (see `explain_unread`): a migration cannot name it, and it is copied as bytes.
+    Operator state is left out if it has the name of a keyed state, or if it cannot be read (see `explain_unread`). A
+    migration cannot name such state, and copies it as bytes.
     """
     shapes = {state.name: StateShape(state.info, state.key_serializer) for state in operator.keyed_states}
     if not explain_unread(operator):
@@ -170,7 +170,7 @@ def find_shapes(operator: Operator) -> dict[str, StateShape]:
 
 
 def explain_unread(operator: Operator) -> str:
-    """Why the operator state of an operator cannot be read; empty when it can."""
+    """Return the reason why the operator state of an operator cannot be read; empty if it can."""
     try:
         operator.operator_states  # noqa: B018 - raises when it cannot be read
     except StateError as error:
@@ -179,18 +179,18 @@ def explain_unread(operator: Operator) -> str:
 
 
 def payload_serializer(info: StateMetaInfo) -> tree.Serializer:
-    """The serializer that steps work on: of the value, the list element, or the map value; inside TTL, if any."""
+    """Return the serializer that steps work on: of the value, list element or map value, without a TTL wrapper."""
     *_, payload = _wrappers(_outermost(info))
     return payload
 
 
 def replace_payload(info: StateMetaInfo, payload: tree.Serializer) -> StateMetaInfo:
-    """`info` with another payload serializer (see `payload_serializer`)."""
+    """Return meta info with another payload serializer (see `payload_serializer`)."""
     return _with_value(info, _replace_inside(info.value_serializer, payload_serializer(info), payload))
 
 
 def _outermost(info: StateMetaInfo) -> tree.Serializer:
-    """Return the serializer of the value, the element or the map value, with its TTL."""
+    """Return the serializer of the value, list element or map value, with its TTL wrapper if there is one."""
     value: tree.Serializer = info.value_serializer
     if info.state_type == StateKind.LIST:
         return info.element
@@ -238,11 +238,11 @@ _WORDS = {
     BasicKind.SQL_TIMESTAMP: "TIMESTAMP",
     BasicKind.INSTANT: "INSTANT",
 }
-"""The type of PyFlink for each word of Java that a migration file may use."""
+"""PyFlink's name of each type that a migration file may name as Java does."""
 
 
 def adopt_python_type(of: FieldType) -> PythonType:
-    """A type of a migration file as one of PyFlink.
+    """Convert a type of a migration file to the type of PyFlink.
 
     Raises:
         MigrationError: PyFlink does not have the type.
@@ -260,22 +260,22 @@ def adopt_python_type(of: FieldType) -> PythonType:
 
 
 def adopt_python_payload(payload: tree.Serializer, of: tree.Serializer) -> tree.Serializer:
-    """Replace a payload by a type of a migration file; for a Python state, by the type of PyFlink that it is there."""
+    """Return the payload with a type of a migration file; for state of a Python function, the same type of PyFlink."""
     return replace(payload, type=adopt_python_type(of)) if isinstance(payload, PythonValue) else of
 
 
 def find_java_name(name: str, known: Collection[str]) -> str:
-    """The name in Java of a state that a migration names as Python does."""
+    """Return the name that a state has in Java; `name` may be that in Java or that in the Python code."""
     return PREFIX + name if name not in known and PREFIX + name in known else name
 
 
 def make_java_name(name: str, like: StateShape) -> str:
-    """Return the name in Java of a new state that replaces `like`."""
+    """Return the name in Java of a new state that replaces `like`: if that is a Python state, with PyFlink's prefix."""
     return PREFIX + name if python_name(like.info) and not name.startswith(PREFIX) else name
 
 
 def wrap_python_key(key: tree.Serializer, sql: str, shapes: Mapping[str, StateShape]) -> tuple[tree.Serializer, str]:
-    """A key and its SQL as PyFlink has them: the only field of a Row (`KeyByKeySelector`)."""
+    """Wrap a key and its SQL as PyFlink does, in a Row with a single field (`KeyByKeySelector`); others stay."""
     is_python = any(python_name(shape.info) for shape in shapes.values())
     if not is_python or (isinstance(key, tree.PositionalRow) and len(key.fields) == 1):
         return key, sql
@@ -283,7 +283,10 @@ def wrap_python_key(key: tree.Serializer, sql: str, shapes: Mapping[str, StateSh
 
 
 def carry_declared_pickles(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with declared pickles as plain bytes: JSON of pickles is not written back, their bytes are."""
+    """Return the snapshot with values that are declared as pickles read as bytes.
+
+    Pickles that are decoded to JSON cannot be encoded again, but their bytes can be copied.
+    """
     declarations = snapshot.declarations
     carried = {
         operator: {state: carry_types(declared) for state, declared in types.items()}
@@ -295,9 +298,9 @@ def carry_declared_pickles(snapshot: Snapshot) -> Snapshot:
 
 
 def number_columns(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with the operators, but not the columns, as declared plans name them.
+    """Return the snapshot without declared plans; their uids of operators are kept, their names of columns are not.
 
-    Steps of migrations name the columns of SQL rows by position, since those of the result are not in the plan.
+    Steps of migrations name the columns of SQL rows by position, since the plan does not have the new columns.
     """
     declarations = snapshot.declarations
     if not declarations.plans:
@@ -307,11 +310,11 @@ def number_columns(snapshot: Snapshot) -> Snapshot:
 
 
 def redeclare(declarations: Declarations, plans: Mapping[bytes, Mapping[str, StateShape]]) -> Declarations:
-    """The declarations after a migration: the types of Python states as the new shapes have them.
+    """Return the declarations for the migrated snapshot: with the types that Python states have in the new shapes.
 
     Args:
-        declarations: before.
-        plans: by operator id, the shapes of all states afterwards.
+        declarations: declarations for the old snapshot.
+        plans: by operator id, the shapes of all states after the migration.
     """
     kept = {name: types for name, types in declarations.python_types.items() if find_operator_id(name) not in plans}
     new = {format_operator_id(operator): declare_shapes(shapes) for operator, shapes in plans.items()}
@@ -319,7 +322,7 @@ def redeclare(declarations: Declarations, plans: Mapping[bytes, Mapping[str, Sta
 
 
 def declare_shapes(shapes: Mapping[str, StateShape]) -> dict[str, PythonDeclaration]:
-    """The declarations that give the states of shapes their types, by name in Python."""
+    """Return the declarations that give Python states the types in their shapes, by name of the state in Python."""
     found = {}
     for shape in shapes.values():
         payload, map_key = shape.payload, shape.map_key

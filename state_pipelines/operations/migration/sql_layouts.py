@@ -32,7 +32,7 @@ _COUNTED, _COUNTED_MARKED = "Map<{0}, Int>", "Map<{0}, Tuple2<Int, Int>>"
 _SORTED = "Map<{0}, List<{1}>>"
 
 _MARKS: Mapping[str, str] = {_ROW: _MARKED, _KEYED: _KEYED_MARKED, _COUNTED: _COUNTED_MARKED}
-"""Layouts of a side of a join, and those with a number of matches (`OuterJoinRecordStateViews`)."""
+"""By layout of a side of a join, the layout that also has a number of matches (`OuterJoinRecordStateViews`)."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class LayoutSteps:
     """Steps to another layout.
 
     Attributes:
-        copies: of other states, or of the same one: names and steps, to be taken first, in order.
-        steps: of the state itself.
+        copies: (name of a state, steps) to be applied first, in order: they copy states, and change the copies.
+        steps: steps of the state itself, which may use the copies.
     """
 
     copies: tuple[tuple[str, tuple[st.Step, ...]], ...] = ()
@@ -52,11 +52,11 @@ def change_layout(verdict: StateVerdict, operator: PlannedOperator) -> LayoutSte
     """Return the steps from the layout of an old state to that of the new one; its columns keep their types.
 
     Args:
-        verdict: on the state, which both plans have.
-        operator: the old one.
+        verdict: verdict on the state, which both plans have.
+        operator: the operator of the old plan.
 
     Raises:
-        IncompatibleError: no step does it.
+        IncompatibleError: no steps are known for this change of the layout.
     """
     old, new = verdict.old, verdict.new
     assert old is not None
@@ -87,7 +87,10 @@ def _copy_name(purpose: str, state: str) -> str:
 
 
 def _count_matches(verdict: StateVerdict, old: PlannedState, operator: PlannedOperator) -> LayoutSteps:
-    """Count the rows of the other side for each row of a side (`AbstractStreamingJoinOperator.AssociatedRecords`)."""
+    """Add to each row of one side of a join the number of its matches: the rows of the other side under its key.
+
+    Flink keeps this number for outer joins (`AbstractStreamingJoinOperator.AssociatedRecords`).
+    """
     other = operator.find_state(find_other_side(old.name))
     assert other is not None
     copy = _copy_name("matches", old.name)
@@ -117,12 +120,12 @@ def _count_matches(verdict: StateVerdict, old: PlannedState, operator: PlannedOp
 
 
 def _compare(first: FirstRows, one: Sequence[str], other: Sequence[str], tie: str = "0") -> str:
-    """SQL of the order of two rows: less than zero where the first one comes first.
+    """Make SQL that compares two rows by a sort order: it gives less than zero if the first row comes first.
 
     Args:
-        first: has the order.
-        one: SQL of the columns of the order in one row.
-        other: the same in the other row.
+        first: has the sort order.
+        one: SQL of the sort columns in the first row.
+        other: SQL of the sort columns in the second row.
         tie: SQL of the result for rows that are equal in these columns.
     """
     whens = []
@@ -138,14 +141,14 @@ def _compare(first: FirstRows, one: Sequence[str], other: Sequence[str], tie: st
 
 
 def _sort_columns(state: PlannedState, first: FirstRows, entry: str, key: str, value: str) -> list[str]:
-    """SQL of the columns of the order: those of the sort key, or of the row of a map by unique key."""
+    """Make SQL of the sort columns: of the user key if the map has sort keys, else of the row in its value."""
     if state.plain_template == _SORTED:
         return [f"{entry}{key}.f{index}" for index in range(len(first.order))]
     return [f"{entry}{value}.f0.f{column.index}" for column in first.order]
 
 
 def _choose_first(old: PlannedState, first: FirstRows) -> LayoutSteps:
-    """The first row of a map, as the only one (`FastTop1Function`)."""
+    """Reduce a map of rows to a value state with its first row, as `FastTop1Function` keeps it."""
     one, other = (_sort_columns(old, first, each, ".key", ".value") for each in ("one", "other"))
     is_sorted = old.plain_template == _SORTED
     tie = "0" if is_sorted else "one.value.f1 - other.value.f1"
@@ -155,7 +158,7 @@ def _choose_first(old: PlannedState, first: FirstRows) -> LayoutSteps:
 
 
 def _leave_out_last(old: PlannedState, first: FirstRows) -> LayoutSteps:
-    """The entries of a map without those after the first rows (`AppendOnlyTopNFunction`, `UpdatableTopNFunction`)."""
+    """Remove all rows of a map but the first `first.limit` ones (`AppendOnlyTopNFunction`, `UpdatableTopNFunction`)."""
     copy = _copy_name("sizes", old.name)
     types = ", ".join(describe_type(old.rows[-1].columns[each.index].type) for each in first.order)
     is_sorted = old.plain_template == _SORTED
@@ -178,14 +181,14 @@ def _leave_out_last(old: PlannedState, first: FirstRows) -> LayoutSteps:
         return LayoutSteps(copies, (merge, st.Filter("size(value) > 0", reason)))
     tie = f"each.f1 - `{old.name}`.f1"
     before = f"size(filter({copy}, each -> {_compare(first, others, own, tie)} < 0))"
-    # The index among rows of an equal sort key begins with 1.
+    # The index of a row among those with an equal sort key begins with 1, so 0 marks the entries to leave out.
     marked = f"named_struct('f0', `{old.name}`.f0, 'f1', IF({before} < {first.limit}, `{old.name}`.f1, 0))"
     merge = st.Merge((copy,), old.name, parse(f"Tuple2<{row}, Int>"), marked)
     return LayoutSteps(copies, (merge, st.Filter("f1 > 0", reason)))
 
 
 def _list_one_row(verdict: StateVerdict, old: PlannedState, new: PlannedState) -> LayoutSteps:
-    """The only row of a rank as an entry of a map, whose key is computed from it."""
+    """Turn the value state of a rank that keeps one row into a map with this row; the user key is computed from it."""
     columns = sorted((each for each in verdict.columns if each.row == 0), key=lambda each: each.new or 0)
     if any(each.new is None or each.old is None or each.derivation not in UNCHANGED for each in columns):
         raise IncompatibleError(f"the key of state {new.name} is not a column of the old rows", hint=EMPTY_WAY)
@@ -211,7 +214,10 @@ _FOLDED, _FOLDED_TIME = "folded_inputState", "folded_time"
 
 
 def _shorten_window(verdict: StateVerdict, old: PlannedState, operator: PlannedOperator) -> LayoutSteps:
-    """The states of a window with its last rows alone; rows after the last timer are not in it yet."""
+    """Shorten the window of an OVER aggregate to its last rows, in one of the states that the operator keeps.
+
+    By event time, rows later than the last timer are not in the window yet; they are kept.
+    """
     last = verdict.last
     if old.name != INPUT:
         if old.name == "processedCountState":
@@ -239,17 +245,17 @@ def _shorten_window(verdict: StateVerdict, old: PlannedState, operator: PlannedO
 
 
 def _take_last(rows: str, number: str) -> str:
-    """SQL of the last elements of an array."""
+    """Make SQL of the last `number` elements of an array."""
     return f"slice({rows}, greatest(size({rows}) - {number}, 0) + 1, size({rows}))"
 
 
 @dataclass(frozen=True)
 class FoldedRows:
-    """Columns of an accumulator that are added up from the rows that a bounded OVER keeps.
+    """Columns of an accumulator that are computed from the rows that a bounded OVER keeps.
 
     Attributes:
-        copies: as of `LayoutSteps`.
-        others: names of the states that the SQL names.
+        copies: see `LayoutSteps`.
+        others: names of the copied states that the SQL uses.
         columns: SQL of each column.
     """
 
@@ -261,18 +267,18 @@ class FoldedRows:
 def fold_rows(
     columns: Sequence[tuple[ColumnVerdict, PlannedColumn]], operator: PlannedOperator, last: int | None = None
 ) -> FoldedRows:
-    """Return SQL of columns of the accumulator of an OVER, from the rows of its window.
+    """Make SQL that computes columns of the accumulator of an OVER from the rows of its window.
 
-    By event time, rows later than the last timer are not in it yet (`RowTimeRowsBoundedPrecedingFunction`,
+    By event time, rows later than the last timer are not in the window yet (`RowTimeRowsBoundedPrecedingFunction`,
     `RowTimeRangeBoundedPrecedingFunction`).
 
     Args:
-        columns: verdicts and columns that are folded.
-        operator: the old one.
+        columns: verdicts and columns that are computed.
+        operator: the operator of the old plan.
         last: number of rows that stay in the window; None for all.
 
     Raises:
-        IncompatibleError: it does not say which of its rows are in the window.
+        IncompatibleError: the state of the operator does not say which of its rows are in the window.
     """
     by_event_time = operator.find_state(LAST_TIME) is not None
     if not by_event_time and operator.find_state("cleanupTsState") is not None:
@@ -306,7 +312,7 @@ def fold_rows(
     made = ", ".join(f"'f{index}', {sql}" for index, sql in enumerate(sums))
     reduced = f"transform(entries, each -> named_struct('f0', each.key, 'f1', named_struct('row_kind', '+I', {made})))"
     if last is not None:
-        # Each row by itself, in the order of time.
+        # One entry for each row instead of one for each time, so that the last rows can be counted.
         single = "transform(each.value, row -> named_struct('key', each.key, 'value', array(row)))"
         reduced = reduced.replace("transform(entries,", f"transform(flatten(transform(entries, each -> {single})),", 1)
     kind = st.Kind(StateKind.VALUE, parse(f"List<Tuple2<Long, RowData({', '.join(types)})>>"), reduced)
@@ -319,5 +325,5 @@ def fold_rows(
 
 
 def _add(row: str, index: int, of: str) -> str:
-    """SQL of a sum with one value more, NULL while there was none."""
+    """Make SQL that adds a column of `row` to `sum`; a NULL value changes nothing, and a sum of no values is NULL."""
     return f"CAST(IF({row}.f{index} IS NULL, sum, coalesce(sum, 0) + {row}.f{index}) AS {of})"

@@ -52,12 +52,12 @@ _BACK = "start the old query from the old savepoint instead"
 
 @dataclass(frozen=True)
 class SqlRevision:
-    """A change of a query as a change of a snapshot.
+    """Changes of a snapshot that fit its state to a changed SQL query.
 
     Attributes:
-        operators: renames and removals, by the old id.
-        migration: the steps, on operators under their new uids; None where only names change.
-        notes: for users.
+        operators: request to rename or drop operators, by their old ids.
+        migration: migration of the states, with operators under their new uids; None if states do not change.
+        notes: remarks for users.
     """
 
     operators: RescaleRequest
@@ -77,19 +77,21 @@ def draft_sql_revision(
     name: str,
     backfill: Mapping[str, str] | None = None,
 ) -> SqlRevision:
-    """Draft the revision of a change of a query.
+    """Draft the revision that migrates a snapshot of the old query to the new one.
 
     Args:
-        comparison: of the old plan with the new one.
-        binding: operators of the snapshot as those of the old plan.
-        snapshot: of the job with the old plan.
-        name: of the revision.
-        backfill: by name of a column that starts empty, in the state or in a sink, a Parquet table with its values: a
-            column of that name, and those of the key.
+        comparison: comparison of the old plan with the new one.
+        binding: operators of the snapshot, matched with those of the old plan.
+        snapshot: snapshot of the job that runs the old query.
+        name: name of the revision.
+        backfill: by name of a column (of the state or of a sink) that starts empty, a Parquet table with its values.
+            The table has a column of that name, and the columns of the key.
 
     Raises:
-        IncompatibleError: a state cannot be had in a right way; says why, and what can be done.
-        UsageError: several operators would do, or the old query is not that of the snapshot.
+        IncompatibleError: there is no correct way to compute a state, or operators cannot be matched; the message says
+            why, and what can be done.
+        UsageError: the old query is not that of the snapshot, or a table of `backfill` is for no column that starts
+            empty.
     """
     _require_possible(comparison, binding)
     stored = {uid: snapshot.operator(label) for uid, label in binding.labels.items()}
@@ -116,7 +118,7 @@ def draft_sql_revision(
         if operator.id in taken:
             continue
         if not _has_state(operator):
-            # Flink takes no notice of operators without state; their ids may be those of others now.
+            # Flink ignores operators without state. They are dropped, since another operator may now have their id.
             requests |= {operator.id: OperatorRequest(drop=True)} if is_changed else {}
         else:
             raise IncompatibleError(
@@ -135,11 +137,11 @@ def _has_state(operator: Operator) -> bool:
 
 
 def _require_possible(comparison: PlanComparison, binding: Binding) -> None:
-    """Refuse before anything is read what the check refuses.
+    """Refuse a change whose verdicts say that it is impossible, before any state is read.
 
     Raises:
-        IncompatibleError: says what, and why.
-        UsageError: operators cannot be matched, or the old query is not that of the snapshot.
+        IncompatibleError: operators cannot be matched, or a verdict is refused or undetermined; the message says why.
+        UsageError: the old query is not that of the snapshot.
     """
     if comparison.ties:
         ties = "; ".join(each.describe() for each in comparison.ties)
@@ -174,15 +176,16 @@ def _explain(operator: OperatorVerdict) -> Iterator[str]:
 
 
 class _Fillings:
-    """Tables that the user gives for columns that start empty."""
+    """Backfill tables that the user gives for columns that start empty."""
 
     def __init__(self, comparison: PlanComparison, tables: Mapping[str, str]) -> None:
         self.tables, self.used = tables, set[str]()
-        # Meanings of sink columns end with the key of the aggregate (` by (...)`), those of state columns do not.
+        # `meaning` describes the content of a column. For sink columns it ends with the key of the aggregate
+        # (` by (...)`), for state columns it does not.
         self.meanings = {each.column: each.new.partition(" by (")[0] for each in comparison.sinks}
 
     def find(self, column: PlannedColumn) -> tuple[str, str] | None:
-        """The column of a table, and the table, for a column that starts empty."""
+        """Return (column name, path) of the table with the values of a column that starts empty; None without any."""
         for name, table in self.tables.items():
             if name == column.name or self.meanings.get(name) == column.meaning:
                 self.used.add(name)
@@ -190,10 +193,10 @@ class _Fillings:
         return None
 
     def require_used(self) -> None:
-        """Refuse tables for columns that do not start empty.
+        """Refuse tables that no column has used.
 
         Raises:
-            UsageError: names them.
+            UsageError: tables are for columns that do not start empty; the message names them.
         """
         unknown = sorted(set(self.tables) - self.used)
         if unknown:
@@ -204,7 +207,7 @@ class _Fillings:
 
 
 class _OperatorDraft:
-    """The changes of an operator."""
+    """Drafts the changes of the states of one operator."""
 
     def __init__(self, verdict: OperatorVerdict, operator: Operator, fillings: _Fillings) -> None:
         self.fillings = fillings
@@ -221,7 +224,7 @@ class _OperatorDraft:
         for each in self.verdict.states:
             name = None if each.old is None else each.old.name
             if name is None or name not in self.stored:
-                # Flink begins a state that is not in the snapshot with nothing.
+                # A state that the snapshot does not have starts empty in Flink, so it needs no change.
                 self._require_empty(each)
                 continue
             with at(state=name):
@@ -248,20 +251,20 @@ class _OperatorDraft:
                 elif new_name != view:
                     renames[view] = new_name
         yield from self.copied
-        # Dropped states may have names that others get.
+        # States are dropped before others are renamed, since a renamed state may get the name of a dropped one.
         yield from sorted(states, key=lambda each: isinstance(each.upgrade[0], st.DropState))
         if renames:
             yield self._change(None, [st.RenameStates(tuple(renames.items()))])
         yield from self._change_key()
 
     def _find_views(self) -> dict[str, str | None]:
-        """Return the states of views of functions of the user with their new names; None of those that go.
+        """Return the new names of the states of data views of user-defined functions; None for a state to be dropped.
 
-        Their names begin with the position of the call, which the verdicts on the columns of the accumulator follow.
-        Source: `AggregateUtil`, `DataViewUtils.createDataViews`.
+        Their names begin with the position of the call of the function, such as `agg0$`. The verdicts on the columns of
+        the call's accumulator give its new position. Source: `AggregateUtil`, `DataViewUtils.createDataViews`.
 
         Raises:
-            IncompatibleError: the columns do not say where the call goes.
+            IncompatibleError: the verdicts do not say which position the call gets.
         """
         known = {each.name for each in self.old.states}
         found: dict[str, str | None] = {}
@@ -289,10 +292,10 @@ class _OperatorDraft:
         return found
 
     def _require_known(self, views: Collection[str]) -> None:
-        """Refuse rows in states that no plan lists, whose columns might have to follow those of the others.
+        """Refuse states with rows that no plan lists: their columns may have to change, but it is not known how.
 
         Args:
-            views: states of functions of the user, which stay as they are.
+            views: states of data views of user-defined functions, which are allowed: their contents do not change.
         """
         names = {each.name for each in self.old.states} | {*views}
         for name, shape in self.stored.items():
@@ -313,7 +316,7 @@ class _OperatorDraft:
             )
 
     def _change_key(self) -> Iterator[Change]:
-        """Another serializer of the key: columns that may be NULL now, longer texts."""
+        """Yield the change to the new serializer of the key, if columns of the key have become nullable or longer."""
         old, new = self.old.key, self.new.key
         if old is None or new is None or not self.stored or old.describe() == new.describe():
             return
@@ -333,7 +336,7 @@ class _OperatorDraft:
             columns = [each for each in verdict.columns if each.row == number and each.new is not None]
             columns.sort(key=lambda each: each.new or 0)
             if len(new.rows) > len(old.rows) and number < len(new.rows) - 1:
-                # The key of a map, which has been computed from its row.
+                # The row that is the new key of a map: `change_layout` has computed it already.
                 continue
             before, after = old.rows[number if len(new.rows) == len(old.rows) else -1], new.rows[number]
             stays = [each.old for each in columns] == list(range(len(before.columns)))
@@ -361,12 +364,12 @@ class _OperatorDraft:
 
     @staticmethod
     def _change_user_key(new: PlannedState, number: int, columns: Sequence[ColumnVerdict]) -> st.Step:
-        """The row that is the user key of a map; the counts of rows that become equal add up."""
+        """Make the step that changes the row that is the user key of a map; counts of rows that become equal add up."""
         made = ", ".join(f"'f{each.new}', map_key.f{each.old}" for each in columns)
         if any(each.old is None for each in columns) or not made:
             raise IncompatibleError(f"rows of {new.name} are keys, and lack columns of the new ones", hint=EMPTY_WAY)
         value = new.plain_template.partition(", ")[2][:-1]
-        # Equal rows have the same number of matches.
+        # f0 counts equal rows, f1 their matches in a join: rows that become equal have the same matches.
         both = "named_struct('f0', CAST(sum(f0) AS INT), 'f1', max(f1))"
         rules = {"Int": "CAST(sum(value) AS INT)", "Tuple2<Int, Int>": both}
         expression = f"named_struct('row_kind', map_key.row_kind, {made})"
@@ -397,7 +400,11 @@ class _OperatorDraft:
         columns: Sequence[ColumnVerdict],
         last: int | None,
     ) -> st.Step:
-        """Columns that are computed from the values in views, beside those of the accumulator."""
+        """Make the step that computes the row of an accumulator: some columns from distinct values or window rows.
+
+        Distinct values are in views, window rows in the state of an OVER. Both are folded in copies of those states,
+        which are then merged with the accumulator.
+        """
         folded: dict[str, list[tuple[PlannedColumn, str]]] = {}
         made = []
         window = [(each, new.rows[number].columns[each.new or 0]) for each in columns if each.derivation is _FOLD_ROWS]
@@ -472,14 +479,17 @@ class _OperatorDraft:
         )
 
     def _mark_values(self, verdict: StateVerdict, new: PlannedState) -> Iterator[st.Step]:
-        """The bits of a view of distinct values, one for each call that it serves."""
+        """Yield the step that reorders the marks in a view of distinct values.
+
+        The value of an entry has a bit (or a count, if the input retracts) for each aggregate call that uses the view.
+        """
         assert verdict.bits is not None
         assert verdict.old is not None
         if verdict.bits == tuple(range(len(verdict.bits))) and len(verdict.bits) == len(verdict.old.calls):
             return
         lists = ["?" in each.plain_template for each in (verdict.old, new)]
         if any(lists):
-            # If the input retracts, a view that serves several calls holds an array: the number of rows for each call.
+            # If the input retracts, the value in a view for several calls is an array: the count of rows for each call.
             if not all(lists) or len(verdict.old.calls) > MOST_FILTERS or None in verdict.bits:
                 raise IncompatibleError(
                     f"the {new.meaning} are kept for {len(verdict.old.calls)} calls in another form than for "
@@ -499,27 +509,27 @@ class _OperatorDraft:
 
 
 def _name_folded(view: str) -> str:
-    """Return the name of the copy of a view that is folded, as a word of SQL."""
+    """Return the name of the copy in which a view is folded; SQL can use it without quotes."""
     return f"folded_{view.replace('$', '_')}"
 
 
 def _find_call(state: PlannedState, row: int, index: int | None) -> int | None:
-    """Return the position of the aggregate call of a column; None of other columns."""
+    """Return the position of the aggregate call that a column of an accumulator belongs to; None for other columns."""
     if index is None or row >= len(state.rows) or index >= len(state.rows[row].columns):
         return None
     return state.rows[row].columns[index].call
 
 
 def _write_time(time: datetime) -> str:
-    """SQL of a time. It is a literal: an expression with another value each time could not be proven."""
+    """Make SQL of a time: a literal, since a proof cannot repeat an expression such as `now()`."""
     return f"TIMESTAMP '{time:%Y-%m-%d %H:%M:%S}+00:00'"
 
 
 def _name_type(column: PlannedColumn) -> str:
-    """The type of a new column as text.
+    """Return the type of a new column as text for a step.
 
     Raises:
-        IncompatibleError: it is one that is not made of text.
+        IncompatibleError: the type cannot be made from text.
     """
     kind = column.type
     if kind.root == "RAW" and kind.class_name == MAP_VIEW:
@@ -531,7 +541,7 @@ def _name_type(column: PlannedColumn) -> str:
 
 
 def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColumn) -> str:
-    """SQL over the entries of a view: its distinct values are their keys."""
+    """Make SQL that folds the distinct values of a view to a column; they are the keys of the view's entries."""
     if "?" in view.plain_template or "{0}" in view.plain_template:
         raise IncompatibleError(f"values of {view.meaning} are not folded, since they are rows or have lists of marks")
     # The count of a value is not positive if all its rows were retracted, or a retraction came before its row.
@@ -556,16 +566,16 @@ def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColu
 
 
 def _make_extreme(column: PlannedColumn, value: str, size: str) -> str:
-    """SQL of the accumulator of a MAX or MIN over an input that retracts (`MaxWithRetractAggFunction`).
+    """Make SQL of the accumulator of a MAX or MIN over an input that retracts (`MaxWithRetractAggFunction`).
 
-    Its values are in a state of their own, so that the map in it is what `NullSerializer` writes.
+    Its map of values is in a state of its own. In the accumulator, `NullSerializer` writes a byte in place of the map.
     """
     first, second, third = column.type.names
     return f"named_struct('{first}', {value}, '{second}', CAST({size} AS BIGINT), '{third}', X'00')"
 
 
 def _check(source: str, old: PlannedColumn, new: PlannedColumn) -> str:
-    """SQL of a value that has to fit a narrower type; casts of numbers check themselves."""
+    """Make SQL that fails if a value is too long for the new column, or NULL; casts of numbers check themselves."""
     sql = source
     if new.type.root in ("VARCHAR", "CHAR", "VARBINARY", "BINARY") and (new.type.length or 0) < (old.type.length or 0):
         text = f"a value of {new.name} is longer than {new.type.length}"
@@ -576,7 +586,7 @@ def _check(source: str, old: PlannedColumn, new: PlannedColumn) -> str:
 
 
 def _find_initial(column: PlannedColumn) -> str:
-    """SQL of the value that a buffer begins with (`DeclarativeAggregateFunction.initialValuesExpressions`)."""
+    """Make SQL of the initial value of a buffer (`DeclarativeAggregateFunction.initialValuesExpressions`)."""
     buffer = column.buffer
     if column.type.root == "RAW":
         return "NULL"

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
 
 
 def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
-    """The rows of a flow as another kind of state.
+    """Plan a `kind` step: return the flow whose rows are those of another kind of state.
 
     Raises:
-        MigrationError: the step lacks a required entry.
+        MigrationError: the step lacks a required entry, or does not fit the state.
     """
     shape = flow.shape
     before = StateKind.VALUE if shape.kind not in (StateKind.LIST, StateKind.MAP) else shape.kind
@@ -70,7 +70,7 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     if sql is None and payload != shape.payload:
         sql = convert_by_name(shape.payload, payload, context)
     if sql is None and before == step.to != StateKind.MAP:
-        # REDUCING and AGGREGATING state holds what VALUE state holds, in the same bytes.
+        # REDUCING and AGGREGATING state has the same bytes as VALUE state, so values are passed on.
         return Apply(flow, flows.Replace("value"), new)
     if before == step.to == StateKind.VALUE:
         return Apply(flow, flows.Replace(sql or "value", False, step.nondeterministic), new)
@@ -79,10 +79,10 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
 
 
 def _require_user_keys(step: st.Kind, before: StateKind) -> None:
-    """Refuse a step that loses the user keys of a map unless its `discard` names them.
+    """Refuse a `kind` step that loses the user keys of a map without saying so in its `discard`.
 
     Raises:
-        MigrationError: the step makes a list of the values alone, or `discard` names something that it does not lose.
+        MigrationError: the step makes a list of the values alone, or `discard` names something that is not lost.
     """
     names = set(re.findall(r"\w+", step.payload.expression or ""))
     loses = before == StateKind.MAP and step.to == StateKind.LIST and not names & {"map_key", st.TODO}
@@ -100,10 +100,10 @@ def _require_user_keys(step: st.Kind, before: StateKind) -> None:
 def plan_split_target(
     flow: Flow, target: st.SplitTarget, step: st.Split, context: PlanContext
 ) -> tuple[Flow, set[str]]:
-    """Plan one of the states that a state is split into, and the fields of the old payload that it takes.
+    """Plan one of the states that a state is split into; return its flow, and the fields of the old payload it uses.
 
     Raises:
-        MigrationError: the part names an unknown field.
+        MigrationError: the target names an unknown field.
     """
     shape = flow.shape.with_name(make_java_name(target.name, flow.shape))
     columns = set(list_columns(shape.payload, context))
@@ -144,21 +144,21 @@ SQL_SET = "session-window-mapping"
 """State of the sessions in SQL: a map from sessions to the windows of their contents."""
 
 WINDOW_CONTENTS = "window-contents"
-"""State of the contents in `WindowOperator`; every other one with windows as namespaces is of its trigger."""
+"""State with the contents of windows in `WindowOperator`; other states with windows as namespaces are the trigger's."""
 
 _SQL_CONTENTS = ("window-aggs", "session-window-tvf-acc")
-"""States of the contents in SQL; data views are beside them, with the same namespaces."""
+"""States with the contents of windows in SQL. Data views are separate states with the same namespaces."""
 
 _WINDOWS = (BasicKind.TIME_WINDOW, BasicKind.TABLE_TIME_WINDOW)
 
 
 @dataclass(frozen=True)
 class SessionStates:
-    """States of an operator that belong to its sessions.
+    """States of an operator that belong to its session windows.
 
     Attributes:
-        windows: name of the state of the sessions.
-        roles: by name, the relation of every state that belongs to them.
+        windows: name of the state that lists the sessions.
+        roles: relation to the sessions of each state that belongs to them, by name of the state.
         window: serializer of the windows.
     """
 
@@ -177,10 +177,11 @@ class SessionStates:
         return tuple(name for name in (WINDOW_CONTENTS, *_SQL_CONTENTS) if self.roles.get(name) is SessionRole.STORED)
 
     def require_followed(self, *, nondeterministic: bool) -> None:
-        """Refuse steps that the states of sessions cannot follow.
+        """Refuse a step whose effect on the sessions cannot be repeated in the other states of the sessions.
 
         Args:
-            nondeterministic: the expression of the step gives other values each time, so for each state others.
+            nondeterministic: whether the expression of the step may give different values each time, and so for each
+                state.
 
         Raises:
             MigrationError: `nondeterministic` is set, or the windows are of a class whose merging is not known.
@@ -199,7 +200,7 @@ class SessionStates:
 
 
 def find_session_states(shapes: Mapping[str, StateShape]) -> SessionStates | None:
-    """The states of the sessions of an operator; None where it has none."""
+    """Find the states that belong to the session windows of an operator; None if it has no such windows."""
     for name in (DATASTREAM_SET, SQL_SET):
         shape = shapes.get(name)
         window = None if shape is None else _find_window(shape)
@@ -223,7 +224,8 @@ def require_whole_sessions(before: Mapping[str, StateShape], after: Mapping[str,
         after: their shapes after all steps.
 
     Raises:
-        MigrationError: one of them is no longer what Flink's operator keeps under that name.
+        MigrationError: some of these states, but not all, have been dropped, renamed or changed so that Flink's
+            operator does not find them.
     """
     old, new = (find_session_states(shapes) for shapes in (before, after))
     if old is None:
@@ -241,7 +243,7 @@ def require_whole_sessions(before: Mapping[str, StateShape], after: Mapping[str,
 
 
 def _find_window(shape: StateShape) -> tree.Serializer | None:
-    """Serializer of the windows of a state of sessions; None where it is no such state."""
+    """Return the serializer of the windows if a state has the layout of one that lists sessions; else None."""
     match shape.kind, shape.payload, shape.map_key:
         case StateKind.LIST, tree.Tuple(fields=(session, stored)), _ if session == stored:
             return session
@@ -255,19 +257,21 @@ _PREFIX = f"{SPLIT_COLUMN}."
 
 
 def names_split(step: st.Step) -> bool:
-    """Whether a step sets a column of a connector, if the state is one of a connector."""
+    """Return whether a step sets a column that begins with `split.`: one of a connector, if it wrote the state."""
     return isinstance(step, st.Set) and step.field.startswith(_PREFIX)
 
 
 def sets_split(step: st.Step, shape: StateShape, context: PlanContext) -> TypeGuard[st.Set]:
-    """Whether a step sets a column of a connector, and no field of the elements themselves."""
+    """Return whether a step sets a column of a connector; not if the elements themselves have a field `split`."""
     if not names_split(step) or shape.kind not in LIST_KINDS:
         return False
     return SPLIT_COLUMN not in list_columns(shape.payload, context)
 
 
 def find_connectors(operator: Operator, changes: Iterable[Change]) -> Iterator[tuple[str, KnownConnector | str]]:
-    """The connectors of the list states whose columns changes set, or why none is known; reads their elements.
+    """Find the connectors of the list states in which changes set a column of a connector; reads the elements.
+
+    Yields (name of the state, its connector or the reason why none is known).
 
     Raises:
         StateError: the elements cannot be read.
@@ -284,10 +288,10 @@ def find_connectors(operator: Operator, changes: Iterable[Change]) -> Iterator[t
 
 
 def plan_split_edit(flow: Flow, step: st.Set, connectors: Collection[tuple[str, KnownConnector | str]]) -> Flow:
-    """The flow with a column of a connector set.
+    """Plan a `set` step on a column of a connector.
 
     Raises:
-        MigrationError: the state is none of a known connector, or its connector has no such column to be set.
+        MigrationError: no known connector wrote the state, or that column of the connector cannot be set.
     """
     connector = dict(connectors).get(flows.find_reads(flow)[0])
     if connector is None:
@@ -311,15 +315,15 @@ _Fields = frozenset[tuple[str, object]]
 def require_equal_classes(before: Iterable[tree.Serializer], after: tree.Serializer) -> None:
     """Refuse a value in which a POJO class has different fields at different paths, unless it had them before.
 
-    Flink makes one serializer of the class and reads it at every path with that (`PojoSerializerSnapshot` nests a
-    snapshot for each): values of a field that the class has at some paths only are lost without an error.
+    Flink derives one serializer from the class and uses it at every path, although `PojoSerializerSnapshot` nests a
+    snapshot for each path. So values of a field that the class has at some paths only are lost without an error.
 
     Args:
-        before: serializers of the values that it is made of.
-        after: its serializer afterwards.
+        before: serializers of the old values that the new value is computed from.
+        after: serializer of the new value.
 
     Raises:
-        MigrationError: a class differs; names the paths.
+        MigrationError: the fields of a class differ between paths; the message names the paths.
     """
     known = {name for each in before for name, found in _gather(each).items() if len(set(found.values())) > 1}
     for name, found in _gather(after).items():
@@ -336,7 +340,7 @@ def require_equal_classes(before: Iterable[tree.Serializer], after: tree.Seriali
 
 
 def _gather(serializer: tree.Serializer) -> dict[str, dict[str, _Fields]]:
-    """Gather fields and their serializers, by POJO class and path in the value."""
+    """Gather the fields, with their serializers, of each POJO in a value: by class, then by path."""
     found: dict[str, dict[str, _Fields]] = {}
     for path, node in _walk(serializer, ""):
         if isinstance(node, tree.Pojo):
@@ -346,7 +350,7 @@ def _gather(serializer: tree.Serializer) -> dict[str, dict[str, _Fields]]:
 
 
 def _strip(member: object) -> object:
-    """Replace POJOs in a serializer by their class names; they are compared on their own."""
+    """Replace POJOs inside a serializer by their class names, because `_gather` lists their fields separately."""
     match member:
         case tree.Pojo(pojo_class=name):
             return name
@@ -367,7 +371,7 @@ def _walk(node: tree.Serializer, path: str) -> Iterator[tuple[str, tree.Serializ
                 if field.serializer is not None:
                     yield from _walk(field.serializer, f"{prefix}{field.name}")
             for subclass in (*node.registered, *node.non_registered):
-                # Its objects have the path of an object of the base class.
+                # An object of a subclass has the path of the field that is declared with the base class.
                 if subclass.serializer is not None:
                     yield from _walk(subclass.serializer, path)
         case tree.Tuple(fields=members) | tree.PositionalRow(fields=members):
@@ -385,7 +389,7 @@ def require_meaning(step: st.Step, shape: StateShape) -> None:
     """Refuse steps that have no meaning for operator state.
 
     Raises:
-        MigrationError: it is one; says why.
+        MigrationError: the shape is of operator state, and the step has no meaning for it; the message says why.
     """
     if shape.is_keyed:
         return

@@ -27,18 +27,19 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 _FLAGS = ("required", "nullable")
-"""Fields of `Add` and `Cast` that a file says by the type."""
+"""Fields of `Add` and `Cast` that are no entries of a file: they follow from the text of the type."""
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """The entry of a step.
+    """Entry of a migration file for a kind of step.
 
     Attributes:
-        name: of the step.
-        kind: class of its values.
-        whole: the only field, where the entry is its value instead of a mapping of fields.
-        noun: what a mapping of names may not lack.
+        name: name of the step in the file.
+        kind: class of the step.
+        whole: the only field of the class, if the content of the entry is its value; empty if the content is a mapping
+            of fields.
+        noun: noun for the elements of that value, for the error if it is empty.
     """
 
     name: str
@@ -81,15 +82,15 @@ def _adapt(kind: Any) -> TypeAdapter[Any]:
 
 
 def parse_step(step: object, where: str, directory: Path) -> st.Step:
-    """A step of a file.
+    """Make a step from its entry in a file.
 
     Args:
-        step: as YAML gives it.
-        where: for errors.
-        directory: of schema files.
+        step: the entry, as YAML is parsed.
+        where: position of the entry in the file, for errors.
+        directory: directory of schema files.
 
     Raises:
-        MigrationError: the step is not one.
+        MigrationError: the entry is no valid step.
     """
     if not isinstance(step, dict) or len(step) != 1:
         raise MigrationError("a step is a mapping with one entry", where=Where(path=where))
@@ -122,7 +123,7 @@ def _find_type(entry: _Entry) -> type:
 
 
 def _name_by_texts(content: Any) -> Any:
-    """In YAML names may be numbers."""
+    """Convert the keys of mappings to text, because YAML parses some names as numbers."""
     if not isinstance(content, dict):
         return content
     return {str(name): _name_by_texts(value) for name, value in content.items()}
@@ -149,7 +150,7 @@ def _read_body(entry: _Entry, body: Any, directory: Path) -> Any:
 
 
 def _read_avro(given: object, class_name: object, directory: Path) -> tree.Serializer:
-    """The serializer of a schema, or of a file with it; that is below the directory of the migration file."""
+    """Make the Avro serializer for a schema: its JSON, or a file below the directory of the migration file."""
     try:
         if isinstance(given, str) and given.lstrip().startswith("{"):
             schema = given
@@ -216,13 +217,13 @@ def _refuse(body: Mapping[str, Any], *names: str) -> None:
 
 
 def explain(error: ValidationError, where: str, body: object, whole: str = "") -> MigrationError:
-    """The error of an entry of a file, with the entry that has the mistake.
+    """Make an error with the position of a mistake in a file from an error of pydantic.
 
     Args:
-        error: of pydantic.
-        where: the position of the entry.
-        body: the entry.
-        whole: the field that the entry is the value of.
+        error: the error of pydantic.
+        where: position of the entry that was validated.
+        body: content of the entry.
+        whole: name of the field that the content is the value of; empty if it is a mapping of fields.
     """
     errors = error.errors(include_url=False)
     unknown = [each for each in errors if each["type"] == "unexpected_keyword_argument"]
@@ -260,7 +261,11 @@ def _word(error: ErrorDetails, name: str) -> tuple[str, str]:
 
 
 def _name_location(location: Sequence[int | str], body: object) -> list[str]:
-    """The names on the way to a value; an entry of a mapping has its name in place of its number and of its mapping."""
+    """Return the names on the path to a value in an entry.
+
+    In pydantic's location, an entry of a mapping that became pairs is the name of the mapping and a number. Here, its
+    own name takes the place of both.
+    """
     names: list[str] = []
     last: int | str = ""
     for each in location:
@@ -270,7 +275,7 @@ def _name_location(location: Sequence[int | str], body: object) -> list[str]:
         elif isinstance(body, Mapping) and isinstance(last, str):
             names[-1] = list(body)[each]
             body = body[names[-1]]
-        # A number after that of a pair is the index in it.
+        # A number after the number of a pair is an index in the pair, and has no name.
         last = each
     return names or [""]
 
@@ -279,7 +284,7 @@ _PRIMITIVES: dict[str, str] = {word: name for name, word in JAVA_TYPES.items() i
 
 
 def dump_step(step: st.Step) -> dict[str, Any]:
-    """The entry of a file that gives `step` again."""
+    """Return the entry of a file that `parse_step` turns into `step`."""
     entry = next(each for each in _ENTRIES if each.kind is type(step))
     body = _adapt(entry.kind).dump_python(step, by_alias=True, exclude_defaults=True)
     match step:
@@ -300,7 +305,7 @@ def dump_step(step: st.Step) -> dict[str, Any]:
 
 
 def make_schema() -> dict[str, Any]:
-    """The JSON schema of a step, with the definitions that it refers to under `$defs`."""
+    """Make the JSON schema of a step, with the definitions that it refers to under `$defs`."""
     names: dict[str, list[_Entry]] = {}
     for entry in _ENTRIES:
         names.setdefault(entry.name, []).append(entry)
@@ -337,5 +342,5 @@ def _make_schema(entry: _Entry, definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def make_object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    """The JSON schema of a mapping with these entries and no others."""
+    """Make the JSON schema of a mapping with these entries and no others; `required` are names of required ones."""
     return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}

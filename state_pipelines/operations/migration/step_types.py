@@ -27,7 +27,7 @@ class SqlType:
     """A SQL type of the table runtime, such as `BIGINT`: the type of a field of a `RowData`.
 
     Attributes:
-        text: as `describe_type` writes it.
+        text: name of the type, such as `describe_type` writes.
     """
 
     text: str
@@ -42,7 +42,7 @@ JAVA_COLLECTIONS = {
     "java.util.Set": 1,
     "java.util.Map": 2,
 }
-"""Generic types that have serializers of their own since Flink 2.0, and how many arguments they take."""
+"""Generic types that have serializers of their own since Flink 2.0, and their numbers of type arguments."""
 
 
 def make_collection(name: str, arguments: Sequence[tree.Serializer]) -> tree.Serializer:
@@ -50,8 +50,8 @@ def make_collection(name: str, arguments: Sequence[tree.Serializer]) -> tree.Ser
 
     Args:
         name: one of `JAVA_COLLECTIONS`.
-        arguments: serializers of its type arguments. Where one is a collection itself, Flink takes the outer one for a
-            generic type, which goes through Kryo.
+        arguments: serializers of the type arguments. If one of them is a collection itself, Flink treats the outer
+            type as a generic type, which Kryo serializes.
     """
     bare = [each.inner if isinstance(each, tree.Nullable) else each for each in arguments]
     if any(_is_collection(each) for each in bare):
@@ -64,7 +64,7 @@ def make_collection(name: str, arguments: Sequence[tree.Serializer]) -> tree.Ser
 
 
 def extract_like(node: tree.Serializer) -> tree.Serializer:
-    """The serializer with all collections in it as Flink 2.x extracts them from Java's types."""
+    """Return a serializer in which all collections have the serializers that Flink 2.x extracts from Java's types."""
     bare = node.inner if isinstance(node, tree.Nullable) else node
     match bare:
         case tree.ListOf(element=element):
@@ -112,10 +112,10 @@ JAVA_TYPES = {
     "BigInteger": BasicKind.BIG_INT,
     "BigDecimal": BasicKind.BIG_DEC,
 }
-"""Names that Java programmers write, and the word of Flink's serializer for each."""
+"""Names of types in Java, each with the kind of Flink's serializer for it."""
 
 JAVA_PRIMITIVES = frozenset({"boolean", "byte", "short", "char", "int", "long", "float", "double"})
-"""Types of Java fields that cannot be null; Flink fails to set one to null."""
+"""Types of Java fields that cannot be null: Flink fails when it restores a null into such a field."""
 
 _SQL_WORD = re.compile(
     r"(BOOLEAN|TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|DECIMAL|CHAR|VARCHAR|STRING|BINARY|VARBINARY|BYTES|DATE|TIME"
@@ -133,7 +133,7 @@ _PYTHON_TYPE = re.compile(
 
 
 def parse_field_type(text: str) -> FieldType:
-    """The type of a field: a serializer, or a SQL type in capitals."""
+    """Parse the type of a field: that of a serializer, or a SQL type in capitals."""
     if text.startswith("Types."):
         return _parse_python(text)
     if _SQL_WORD.fullmatch(text) or _names_sql_type(text):
@@ -142,10 +142,10 @@ def parse_field_type(text: str) -> FieldType:
 
 
 def parse_column_type(text: str) -> SqlType:
-    """The SQL type of a column of a row.
+    """Parse the SQL type of a column of a row.
 
     Raises:
-        MigrationError: it is none.
+        MigrationError: the text is no SQL type.
     """
     if not _names_sql_type(text):
         raise MigrationError(f"{text!r} is no SQL type")
@@ -161,7 +161,7 @@ def _names_sql_type(text: str) -> bool:
 
 
 def _drop_labels(node: Any) -> Any:
-    """The serializer without names of columns, which migrations number."""
+    """Return the serializer without names of columns: migrations name columns by position."""
     if isinstance(node, tree.RowData):
         node = replace(node, labels=None)
     if isinstance(node, tuple):
@@ -172,20 +172,23 @@ def _drop_labels(node: Any) -> Any:
 
 
 def parse_type(text: str, *, collections: bool = False) -> tree.Serializer:
-    """A type of a file: Java's word, a generic type, the readable form of a serializer, `Kryo<c>`, `Declared<c>`.
+    """Parse a type of a migration file to a serializer.
+
+    It may be a type of Java such as `int`, a generic type such as `java.util.List<Long>`, the readable form of a
+    serializer, `Kryo<CLASS>`, `Declared<CLASS>` or a type of PyFlink.
 
     Args:
         text: the type; a `?` after it is ignored here.
-        collections: bare `ELEMENT` and `KEY, VALUE` stand for a list and a map of them.
+        collections: whether the text is that of a collection: `ELEMENT` is a list, and `KEY, VALUE` a map.
 
     Raises:
-        MigrationError: it is none.
+        MigrationError: the text is no type.
     """
     plain = text.strip().removesuffix("?")
     if kryo := _KRYO.fullmatch(plain):
         return tree.Kryo(type_class=kryo[1])
     if declared := _DECLARED.fullmatch(plain):
-        # Its snapshot is that of the snapshot that is migrated (`resolve_type`).
+        # `resolve_type` adds its serializer snapshot later: that in the state to be migrated.
         return tree.Declared(
             snapshot_class=declared[1], unknown_class=declared[1], raw=None, layout=(declared[2] or "").strip()
         )
@@ -222,7 +225,7 @@ def _parse_python(text: str) -> tree.Serializer:
 
 
 def _split_arguments(text: str) -> list[str]:
-    """Type arguments, at the commas that no brackets enclose."""
+    """Split type arguments at the commas outside of brackets."""
     found, depth = [""], 0
     for each in text:
         depth += (each in "<(") - (each in ">)")
@@ -234,10 +237,10 @@ def _split_arguments(text: str) -> list[str]:
 
 
 def make_literal(value: object) -> str:
-    """A default as Spark SQL.
+    """Make the Spark SQL literal of a default value.
 
     Raises:
-        MigrationError: there is no literal for it.
+        MigrationError: there is no literal for the value.
     """
     match value:
         case None:

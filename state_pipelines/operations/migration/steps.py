@@ -44,12 +44,12 @@ class Direction(StrEnum):
 
 @dataclass(frozen=True)
 class _Parsed:
-    """Annotation of a field whose text in a file is parsed to a value.
+    """Annotation of a pydantic field whose text in a file is parsed to a value.
 
     Attributes:
-        parse: makes a value of a text; raises a StateError for others.
-        write: mirror of `parse`.
-        kinds: types of values that are taken as they are.
+        parse: makes a value of a text; raises a StateError if the text is not valid.
+        write: makes the text of a value again.
+        kinds: types of values that need not be parsed.
     """
 
     parse: Callable[[str], object]
@@ -57,12 +57,12 @@ class _Parsed:
     kinds: type | tuple[type, ...] = Serializer
 
     def __get_pydantic_core_schema__(self, source: object, handler: object) -> core_schema.CoreSchema:
-        """A schema of text for values of any type."""
+        """Return a schema that reads and writes values by `parse` and `write`."""
         write = core_schema.plain_serializer_function_ser_schema(self.write)
         return core_schema.no_info_plain_validator_function(self._read, serialization=write)
 
     def __get_pydantic_json_schema__(self, schema: object, handler: object) -> dict[str, Any]:
-        """The schema of a text."""
+        """Return the JSON schema of text."""
         return {"type": "string"}
 
     def _read(self, value: object) -> object:
@@ -87,7 +87,10 @@ def _list_items(value: object) -> object:
 
 
 def _list_named(value: object, *, is_plain: bool) -> object:
-    """The entries of a mapping with their names in them; plain ones are texts that stand for their expressions."""
+    """Turn a mapping of names to entries into a tuple of entries that contain their names.
+
+    With `is_plain`, an entry may also be plain text: its expression.
+    """
     if not isinstance(value, Mapping):
         raise PydanticCustomError("dict_type", "is not a mapping")
     found = []
@@ -98,7 +101,7 @@ def _list_named(value: object, *, is_plain: bool) -> object:
 
 
 def _read_time(value: object) -> object:
-    """A time of YAML as SQL; without a zone it is UTC."""
+    """Convert a time or date that YAML has parsed to SQL (without a zone it is UTC); return other values unchanged."""
     if isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=UTC)
         return f"TIMESTAMP '{moment.isoformat(' ')}'"
@@ -584,7 +587,7 @@ Step = PayloadStep | StateStep | Key | RenameStates
 
 
 def list_expressions(step: Step) -> Iterator[str]:
-    """The SQL expressions of a step as the user wrote them."""
+    """Yield the SQL expressions of a step as the user wrote them."""
     match step:
         case Kind():
             found = [step.payload.expression, step.map_key and step.map_key.expression]

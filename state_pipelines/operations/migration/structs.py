@@ -55,7 +55,7 @@ _PRIMITIVES = {
 
 @dataclass(frozen=True, eq=True)
 class AvroType:
-    """A node of a schema in which nothing is a reference."""
+    """A node of an Avro schema in which `expand_schema` has replaced references by the named types."""
 
     node: Any
 
@@ -65,7 +65,7 @@ class AvroType:
 
 
 def expand_schema(schema_json: str) -> Any:
-    """The schema with every reference to a named type replaced by the type, under its full name.
+    """Parse an Avro schema, and replace each reference to a named type by the type itself, under its full name.
 
     Raises:
         MigrationError: a type contains itself.
@@ -119,7 +119,7 @@ def render_schema(node: Any) -> str:
 
 
 def compact_schema(schema_json: str) -> str:
-    """The schema in the form in which Flink stores it: without blanks (`Schema.toString`)."""
+    """Return the JSON of an Avro schema as Flink stores it: without blanks (`Schema.toString`)."""
     return _print(json.loads(schema_json))
 
 
@@ -152,7 +152,7 @@ def _render(node: Any, done: dict[str, Any]) -> Any:
 
 
 def find_record(of: AvroType) -> dict[str, Any] | None:
-    """The record that a node is, or may be beside null."""
+    """Return the record of a node that is a record, or a union of one with null; None for other nodes."""
     node = of.node
     if isinstance(node, list):
         rest = [each for each in node if each != "null"]
@@ -161,17 +161,17 @@ def find_record(of: AvroType) -> dict[str, Any] | None:
 
 
 def with_record(of: AvroType, record: dict[str, Any]) -> AvroType:
-    """Mirror of `find_record`."""
+    """Return the node with another record in place of the one that `find_record` finds."""
     if isinstance(of.node, list):
         return AvroType([each if each == "null" else record for each in of.node])
     return AvroType(record)
 
 
 def make_avro_type(of: FieldType, *, nullable: bool) -> AvroType:
-    """The Avro type of a serializer.
+    """Make the Avro type for values of a serializer.
 
     Raises:
-        MigrationError: Avro has none.
+        MigrationError: Avro has no such type.
     """
     if isinstance(of, SqlType):
         raise MigrationError(f"{of.text} is a SQL type, which only fields of RowData have")
@@ -205,7 +205,7 @@ Columns = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class SqlColumn:
-    """The type of a field of a `RowData`: the type, its Java stream, its serializer."""
+    """The type of a field of a `RowData`: the SQL type, its Java-serialized `LogicalType`, its serializer."""
 
     type: tree.LogicalType
     java: bytes
@@ -231,15 +231,17 @@ class KnownConnector:
 
 @dataclass(frozen=True)
 class PlanContext:
-    """Planning context besides the serializers of a state.
+    """Planning context: what a plan depends on besides the shapes of the states.
 
     Attributes:
-        layouts: what layouts of data depend on.
-        sql_types: by readable form, the SQL types that the snapshot holds, whose Java streams can be used again.
-        kryos: Kryo serializers of the snapshot by class.
-        declared: serializers of the snapshot whose layouts the user declares.
-        connectors: by name of a list state whose connector columns are set, its connector, or why none is known.
-        permits_null: fields that no class declares may be null: values are carried over, or compared with known ones.
+        layouts: context for layouts of data.
+        sql_types: by readable text, the SQL types in the snapshot, whose Java-serialized types can be reused.
+        kryos: Kryo serializers in the snapshot.
+        declared: serializers in the snapshot whose layouts the user declares.
+        connectors: by name of each list state in which steps set columns of a connector, the connector, or the reason
+            why none is known.
+        permits_null: whether fields that no class declares may be null, because values are carried over, or are
+            compared with known ones afterwards.
     """
 
     layouts: LayoutContext = field(default_factory=LayoutContext)
@@ -252,14 +254,15 @@ class PlanContext:
 
 @dataclass(frozen=True)
 class Slot:
-    """A field of a struct.
+    """A field of a struct, while steps are planned.
 
     Attributes:
-        name: of its column.
-        type: of its values.
-        sql: what gives its values.
-        member: its name in its class, which differs from the column for some subclasses of POJOs.
-        owners: of POJOs, the classes that have it (0 is the POJO itself) and the class that declares it there.
+        name: name of its column.
+        type: type of its values.
+        sql: SQL that computes its values.
+        member: name of the field in its class, which differs from the column for some subclasses of POJOs.
+        owners: in a POJO, (index, declaring class) of each class that has the field; 0 is the POJO itself, other
+            numbers are its subclasses.
     """
 
     name: str
@@ -270,14 +273,14 @@ class Slot:
 
 
 class PayloadStruct(ABC):
-    """A struct of one family.
+    """Struct whose fields steps can change; there is a subclass for each kind of serializer.
 
     Attributes:
-        slots: its fields.
-        extra: columns beside the fields.
-        class_names: of POJOs, the class and its subclasses.
-        ordered: whether the order of the fields is part of the serializer.
-        named: whether fields have names of their own, not those of their positions.
+        slots: the fields.
+        extra: columns that are no fields: the class of a POJO, the row kind of a row.
+        class_names: for a POJO, the names of the class and its subclasses; else empty.
+        ordered: whether the order of the fields is a property of the serializer.
+        named: whether fields have names; otherwise they are called by position, `f0`, `f1` and so on.
     """
 
     slots: tuple[Slot, ...]
@@ -287,10 +290,10 @@ class PayloadStruct(ABC):
     named = True
 
     def find(self, name: str) -> Slot:
-        """The slot of a column.
+        """Return the field of a column.
 
         Raises:
-            MigrationError: there is none.
+            MigrationError: there is no such field.
         """
         for slot in self.slots:
             if slot.name == name:
@@ -299,7 +302,7 @@ class PayloadStruct(ABC):
         raise MigrationError(f"there is no field {name}", hint=f"The fields are {names}" if names else "")
 
     def add(self, name: str, of: SlotType, sql: str) -> Slot:
-        """A new slot."""
+        """Make a new field, which `rebuild` can add; refuse a name that is not possible in this struct."""
         if not self.named and name != f"f{len(self.slots)}":
             raise MigrationError(
                 f"a new field goes by its position, f{len(self.slots)}, not {name}",
@@ -308,10 +311,10 @@ class PayloadStruct(ABC):
         return Slot(name, of, sql, name)
 
     def adopt(self, of: FieldType, *, nullable: bool) -> SlotType:
-        """A type of a file as that of a slot.
+        """Convert a type of a migration file to the type of a field of this struct.
 
         Raises:
-            MigrationError: fields of this family have no such type.
+            MigrationError: fields of this struct cannot have the type.
         """
         del nullable
         if isinstance(of, SqlType):
@@ -320,7 +323,7 @@ class PayloadStruct(ABC):
 
     @abstractmethod
     def rebuild(self, slots: Iterable[Slot]) -> tuple[Node, Columns]:
-        """The serializer with other slots, and its columns."""
+        """Return the serializer of the struct with other fields, and the SQL of all its columns."""
 
 
 def quote_name(name: str) -> str:
@@ -332,10 +335,10 @@ _SIMPLE = re.compile(r"\w+(?:\.\w+)*|`(?:[^`]|``)+`|-?\d+(?:\.\d+)?\w?|'[^'\\]*'
 
 
 def enclose(expression: str) -> str:
-    """An expression of a user so that larger SQL may hold it: what it says inside stays inside.
+    """Put an expression of a user in brackets, so that it can be used inside of larger SQL.
 
-    A comment at its end would take what follows. `spark.analysis.require_expressions` makes sure that the
-    text is a single expression by itself.
+    After a `--` comment at its end, a line break keeps the comment from including the closing bracket.
+    `spark.analysis.require_expressions` makes sure that the text is a single expression.
     """
     if _SIMPLE.fullmatch(expression):
         return expression
@@ -349,16 +352,19 @@ def find_bare(sql: str) -> str | None:
 
 
 RAW = "__raw"
-"""Prefix of columns whose opaque values are passed on as bytes; without a name the column of the whole payload."""
+"""Prefix of raw columns, in which values that cannot be decoded are bytes; alone, the raw column of the payload."""
 
 
 def name_raw(name: str) -> str:
-    """Return the name of the column in which a field is passed on."""
+    """Return the name of the raw column of a field."""
     return f"{RAW}_{name}"
 
 
 def find_root(slot: Slot, context: PlanContext) -> str:
-    """Return SQL of a struct or collection; where it holds opaque values, its raw column if no step has changed it."""
+    """Return SQL of a struct or collection in a field.
+
+    It is the raw column if the field has values that cannot be decoded, and no step has changed it.
+    """
     bare = find_bare(slot.sql)
     if bare is None or not isinstance(slot.type, tree.Serializer) or not contains_opaque(slot.type, context.layouts):
         return slot.sql
@@ -366,18 +372,18 @@ def find_root(slot: Slot, context: PlanContext) -> str:
 
 
 def make_text(text: str) -> str:
-    """A literal of text in Spark SQL."""
+    """Make a text literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def make_struct(columns: Iterable[tuple[str, str]]) -> str:
-    """SQL of a struct."""
+    """Make SQL of a struct from (name, SQL) of its fields."""
     return f"named_struct({', '.join(f'{make_text(name)}, {sql}' for name, sql in columns)})"
 
 
 def known_sql_types(serializers: Iterable[tree.Serializer]) -> dict[str, SqlColumn]:
-    """The SQL types that serializers hold, by readable form."""
+    """Collect the types of the fields of `RowData` serializers, by readable text."""
     found: dict[str, SqlColumn] = {}
     for serializer in serializers:
         if isinstance(serializer, tree.RowData):
@@ -387,15 +393,15 @@ def known_sql_types(serializers: Iterable[tree.Serializer]) -> dict[str, SqlColu
 
 
 def open_struct(node: Node, base: str, context: PlanContext) -> PayloadStruct:
-    """The slots of a struct.
+    """Return the fields of a struct, for steps.
 
     Args:
-        node: its serializer.
-        base: prefix of a column in SQL, such as `` `address`. ``; empty for the payload itself.
-        context: see there.
+        node: serializer of the struct.
+        base: prefix of its columns in SQL, such as `` `address`. ``; empty for the payload itself.
+        context: planning context.
 
     Raises:
-        MigrationError: values of this family have no fields.
+        MigrationError: values of this serializer have no fields.
     """
     match node:
         case tree.Pojo():
@@ -426,7 +432,7 @@ def _describe(node: Node) -> str:
 
 
 class _Wrapped(PayloadStruct):
-    """A struct after a null flag."""
+    """A struct that may be null: a null flag is written before it."""
 
     def __init__(self, node: tree.Nullable, inner: PayloadStruct) -> None:
         self._node, self._inner = node, inner
@@ -473,12 +479,15 @@ class _Pojo(PayloadStruct):
 
     @staticmethod
     def _classes(node: tree.Pojo) -> list[tuple[str, tree.Serializer]]:
-        """The POJO and its subclasses, in the order of layouts."""
+        """Return (name, serializer) of the POJO and its subclasses, in the order of its layout."""
         others = (*node.registered, *node.non_registered)
         return [(node.pojo_class, node), *((each.class_name, each.serializer) for each in others if each.serializer)]
 
     def _members(self, node: tree.Pojo) -> list[list[tuple[str, tree.PojoField]]]:
-        """Per class: column and field. A subclass that is no POJO has one column for the whole of it, field ''."""
+        """Return (column, field) of all fields of each class.
+
+        A subclass that is no POJO has a single column for the whole object, with a field of the name ''.
+        """
         if len(classes := self._classes(node)) == 1:
             return [[(each.name, self._resolved(node, each)) for each in node.fields]]
         layout = derive_layout(node, self._context)
@@ -536,7 +545,10 @@ class _Pojo(PayloadStruct):
 
 
 def _choose(candidates: dict[str, list[str]]) -> str:
-    """Return one SQL expression, or one per class where subclasses compute it from different fields."""
+    """Combine the SQL expressions of a column to one: by class, if subclasses compute it from different fields.
+
+    `candidates` has the names of the classes by expression.
+    """
     if len(candidates) == 1:
         return next(iter(candidates))
     cases = (
@@ -630,7 +642,7 @@ def _positional(types: Iterable[SlotType], base: str) -> tuple[Slot, ...]:
 
 
 class _RowData(PayloadStruct):
-    """Rows of the table runtime; their fields have the names that the snapshot holds, else `f0`, `f1` and so on."""
+    """Row of the table runtime; its fields have the names in the snapshot, or `f0`, `f1` and so on."""
 
     def __init__(self, node: tree.RowData, base: str, context: PlanContext) -> None:
         self._node = node
@@ -696,7 +708,7 @@ class _AvroRecord(PayloadStruct):
         fields = []
         for slot in slots:
             assert isinstance(slot.type, AvroType)
-            # Defaults and docs of a field stay with it while its type does.
+            # A field keeps its default and doc as long as its type stays the same.
             old: dict[str, Any] = next((each for name, each in olds.items() if slot.member == name), {})
             kept = old if old.get("type") == slot.type.node else {}
             fields.append({**kept, "name": slot.name, "type": slot.type.node})
@@ -737,12 +749,12 @@ _ALIKE: Mapping[str, object] = {
 
 @dataclass(frozen=True)
 class Signature:
-    """The shape of a state, without properties that do not change its data.
+    """The shape of a state without properties that have no effect on its data: equal signatures mean the same format.
 
     Attributes:
-        kind: as of the shape.
-        key: serializer of the keys; None of operator state.
-        namespace: serializer of the namespace; None of operator state.
+        kind: kind of the state, see `StateShape.kind`.
+        key: serializer of the keys; None for operator state.
+        namespace: serializer of the namespace; None for operator state.
         map_key: serializer of the user keys of a map, or of the keys of broadcast state.
         payload: serializer of the value, element or map value, without TTL.
         ttl: whether values carry the time of their last access.
@@ -757,7 +769,7 @@ class Signature:
 
 
 def sign_shape(shape: StateShape) -> Signature:
-    """The signature of a shape."""
+    """Return the signature of a shape."""
     return Signature(
         kind=shape.kind,
         key=_strip_one(shape.key),
@@ -769,7 +781,7 @@ def sign_shape(shape: StateShape) -> Signature:
 
 
 def sign_shapes(shapes: Iterable[StateShape]) -> dict[str, Signature]:
-    """The signatures of shapes, by name of the state."""
+    """Return the signatures of shapes, by name of the state."""
     return {shape.name: sign_shape(shape) for shape in shapes}
 
 
@@ -778,7 +790,7 @@ def _strip_one(serializer: tree.Serializer | None) -> tree.Serializer | None:
 
 
 def strip_serializer(serializer: tree.Serializer) -> tree.Serializer:
-    """A serializer without what makes no difference."""
+    """Return a serializer without properties that have no effect on the data, such as versions of its snapshot."""
     stripped = _strip(serializer)
     assert isinstance(stripped, tree.Serializer)
     return stripped
@@ -791,7 +803,7 @@ def _strip(member: Any) -> Any:
         return _strip(member.inner)
     if not is_dataclass(member) or isinstance(member, type):
         return member
-    # For a user's serializer also the version of its snapshot counts: it may stand for another data format.
+    # The snapshot version of a user's serializer is kept: another version may mean another data format.
     alike = {} if isinstance(member, tree.Serializer) and is_custom(member) else _ALIKE
     changes = {each.name: _strip(getattr(member, each.name)) for each in fields(member) if each.name not in alike}
     changes |= {each.name: alike[each.name] for each in fields(member) if each.name in alike}
@@ -807,7 +819,7 @@ def _strip(member: Any) -> Any:
 
 
 def strip_schema(node: Any) -> Any:
-    """An expanded Avro schema without notes and defaults."""
+    """Return an expanded Avro schema without docs, defaults, aliases and sort orders, which do not affect the data."""
     if isinstance(node, list):
         return [strip_schema(each) for each in node]
     if not isinstance(node, dict):
