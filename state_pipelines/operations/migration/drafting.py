@@ -105,7 +105,7 @@ def explain_missing(
 
 
 def _list_judged(state: JobState) -> Iterator[tuple[str, tree.Serializer]]:
-    """Yield (subject, serializer) for each serializer of a state; subjects as in `check`: element, map_key, …"""
+    """Yield (subject, serializer) for each serializer of a state; subjects as in `check`, such as `map_key`."""
     for subject, node in state.serializers.items():
         match state.kind, node:
             case StateKind.LIST, tree.ListOf():

@@ -71,19 +71,19 @@ if TYPE_CHECKING:
 
 
 def make_file_name() -> str:
-    """A name for a data file, as Flink makes them: a random UUID."""
+    """Make a name for a data file, as Flink does: a random UUID."""
     return str(uuid.uuid4())
 
 
 LARGE = 2 * BATCH
-"""Bytes of a key group from which on it is written block after block."""
+"""Bytes of a key group; larger ones are written block by block, and need not fit into memory."""
 
 _SPARSE = 4
-"""Windows of the old file are held up to so many times `BATCH` bytes while their records wait."""
+"""Records of the old file that wait to be rewritten hold buffers of at most this many times `BATCH` bytes."""
 
 
 class RecordRewrite(Protocol):
-    """The change of the records of a state that keep their keys; goes to the tasks."""
+    """Change of the records of a state in which they keep their keys; it can be sent to tasks in other processes."""
 
     def start(self) -> RecordRewriter:
         """Return the rewriter of one task."""
@@ -101,24 +101,25 @@ class RecordRewriter(Protocol):
 
     @property
     def result(self) -> Any:
-        """A result over all records, such as their digests."""
+        """Result over all records that were rewritten, such as their digests."""
 
 
 @dataclass(frozen=True)
 class FileRewrite:
-    """The new file of one subtask.
+    """Task that writes the new file of one subtask.
 
     Attributes:
         subtask: index of the subtask.
-        base: the old file; None when there was none.
-        header: of the new file.
+        base: the old file; None if there was none.
+        header: header of the new file.
         copied: (new state id, old state id) of the states that are copied as bytes.
-        encoded: (new state id, spills) of the states that are encoded again; spills may hold other key groups too.
+        encoded: (new state id, spills) of the states with new, encoded records; spills may hold other key groups too.
         key_groups: range of the subtask.
-        context: what finding the records of the old file takes.
+        context: context for finding the records in the old file.
         target: the new file.
-        distinct: make sure that no key occurs twice in a state that is encoded again.
-        rewritten: (new state id, old state id, change of the records) of the states that need no spill.
+        distinct: whether to refuse a key that occurs twice in a state of `encoded`.
+        rewritten: (new state id, old state id, change of the records) of the states whose records keep their keys;
+            they are read from the old file, changed and written without a spill.
     """
 
     subtask: int
@@ -133,26 +134,26 @@ class FileRewrite:
     rewritten: tuple[tuple[int, int, RecordRewrite], ...] = ()
 
     def run(self) -> WrittenFile:
-        """Write it."""
+        """Write the file."""
         return merge_spills(self)
 
 
 def copy_states(subtask: int, file: KeyedFile, header: KeyedHeader, target: Location) -> FileRewrite:
-    """The rewrite of a subtask that changes nothing but the format and what else `header` says; all states stay."""
+    """Make the rewrite that copies all states of a subtask as bytes; only the format and the header may change."""
     states = tuple((each, each) for each in range(len(header.states)))
     return FileRewrite(subtask, file, header, states, (), file.key_groups, file.context, target)
 
 
 def complete_rewrites(operator: Operator, rewrites: Sequence[FileRewrite], directory: Location) -> list[FileRewrite]:
-    """The rewrites of some subtasks of an operator, and those that its other subtasks need.
+    """Add to rewrites of some subtasks of an operator those of the other subtasks that are not in canonical format.
 
-    What is written is canonical, and Flink takes one format per operator only: the first handle chooses (see
-    `HeapKeyedStateBackendBuilder`, `RocksDBKeyedStateBackendBuilder`). Subtasks in other formats become canonical too.
+    Rewrites write the canonical format, and Flink restores only one format per operator: it takes that of the first
+    handle (see `HeapKeyedStateBackendBuilder`, `RocksDBKeyedStateBackendBuilder`).
 
     Args:
         operator: the operator.
         rewrites: at most one per subtask.
-        directory: of the new files.
+        directory: directory of the new files.
 
     Raises:
         StateError: keyed state cannot be read.
@@ -162,7 +163,7 @@ def complete_rewrites(operator: Operator, rewrites: Sequence[FileRewrite], direc
     others = [
         copy_states(index, file, file.header, join(directory, make_file_name()))
         for index, file in operator.keyed_files
-        # Timers in raw keyed state stay where they are; every backend restores them.
+        # Timers in raw keyed state are not rewritten: every backend restores them as they are.
         if not file.holds_raw_timers
         and index not in known
         and not isinstance(handles[index], KeyGroupsSavepointStateHandle)
@@ -175,13 +176,13 @@ class WrittenFile:
     """A new file of one subtask.
 
     Attributes:
-        offsets: position per key group of the range.
-        size: bytes.
-        records: by new state id.
-        states: what it holds of each state, by name, where that was counted.
-        dropped: what was left out of each state by choice of keys.
-        duplicates: what was left out of each state because another snapshot has the same key.
-        results: of the rewriters, by name of the state.
+        offsets: offset of each key group of the range.
+        size: size in bytes.
+        records: (new state id, number of its records).
+        states: digest of the records of each state, by name; empty if they were not counted.
+        dropped: digest of the records of each state that were left out because their keys were not wanted.
+        duplicates: digest of the records of each state that were left out because another snapshot has the same key.
+        results: results of the rewriters, by name of the state.
     """
 
     subtask: int
@@ -198,12 +199,12 @@ def merge_spills(rewrite: FileRewrite) -> WrittenFile:
     """Write the file of one subtask, some key groups at a time.
 
     Raises:
-        IncompatibleError: a key occurs twice, where that matters.
-        FormatError: the old file gives a key group twice or out of order.
+        IncompatibleError: a key occurs twice in a state whose keys must be distinct (`FileRewrite.distinct`).
+        FormatError: the old file has a key group twice or out of order.
         StateError: the old file cannot be read, or the new one cannot be written.
     """
     merging = Merging(rewrite)
-    # Remove leftovers of a failed attempt; the name is unique to this task.
+    # `replace` removes leftovers of a failed attempt: nothing else has the random name of the target.
     with create_file(rewrite.target, replace=True) as output:
         writer = CanonicalWriter(output, rewrite.header, rewrite.key_groups, rewrite.context.prefix)
         for key_groups, is_large in _cut_large(merging.sizes, rewrite.key_groups):
@@ -218,7 +219,10 @@ def merge_spills(rewrite: FileRewrite) -> WrittenFile:
 
 
 def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Iterator[tuple[KeyGroupRange, bool]]:
-    """Cut a range of key groups: each one over `LARGE` bytes by itself (flag: true), those between together (false)."""
+    """Cut a range of key groups: each one of more than `LARGE` bytes alone, all others between two such ones together.
+
+    Yields (key groups, whether it is a large one).
+    """
     first = key_groups.start
     for large in (np.flatnonzero(sizes > LARGE) + key_groups.start).tolist():
         if first < large:
@@ -234,10 +238,10 @@ class Sections:
     """Whole sections of canonical files, in memory.
 
     Attributes:
-        key_groups: i32[s], ascending.
-        ends: i64[s], where each section ends in `data`.
-        data: u8, the sections.
-        records: how many records they hold.
+        key_groups: i32[s], key group of each section, ascending.
+        ends: i64[s], end of each section in `data`.
+        data: u8, bytes of the sections.
+        records: number of records in all sections.
     """
 
     key_groups: npt.NDArray[np.int32]
@@ -248,7 +252,7 @@ class Sections:
 
 @dataclass
 class _WaitingRecords:
-    """Records of the old file by state, of adjacent key groups, that are rewritten together.
+    """Records of the old file that are collected, over several key groups, to be rewritten in larger batches.
 
     Attributes:
         size: bytes of the records.
@@ -260,18 +264,18 @@ class _WaitingRecords:
 
     @property
     def held(self) -> int:
-        """Bytes in memory: the windows that hold the records."""
+        """Bytes of all buffers that the records keep in memory, which may hold more than the records."""
         return sum(self._held.values())
 
     def add(self, state_id: int, records: KeyedRecords) -> None:
-        """Let records wait."""
+        """Collect records of a state."""
         window = id(records.data)
         self._batches.setdefault((state_id, window), []).append(records)
         self.size += size_of_records(records)
         self._held[window] = len(records.data)
 
     def take(self) -> list[tuple[int, KeyedRecords]]:
-        """Return the state and the records of each window; none wait after it."""
+        """Remove all records; return them as (state id, records), one pair for each state and buffer."""
         found = [(state_id, concat_records(batches)) for (state_id, _), batches in self._batches.items()]
         self.size, self._batches, self._held = 0, {}, {}
         return found
@@ -281,8 +285,8 @@ class Merging:
     """Merges the spills of a subtask with its old file.
 
     Attributes:
-        sizes: i64[key groups of the range], bytes of each.
-        states: digests of what was merged so far, by name of the state.
+        sizes: i64[key groups of the range], bytes of each key group.
+        states: digests of the records that were merged so far, by name of the state.
     """
 
     def __init__(self, rewrite: FileRewrite) -> None:
@@ -306,7 +310,7 @@ class Merging:
             for each in read_spill(spill.location, find_blocks(spill.location), rewrite.key_groups)
         ]
         self.start = rewrite.key_groups.start
-        # Total bytes of all spills before each key group.
+        # For each key group, the bytes that all spills have in the key groups before it.
         self.bounds = np.zeros(len(rewrite.key_groups) + 1, np.int64)
         for _, each in self.spills:
             self.bounds += each.bounds - each.bounds[0]
@@ -334,7 +338,7 @@ class Merging:
         yield self._join(KeyGroupRange(first, key_groups.end + 1 - first))
 
     def _rewrite(self) -> None:
-        """Rewrite the records that wait, of many key groups at once."""
+        """Rewrite the collected records, of many key groups at once."""
         for state_id, old in self.waiting.take():
             for new_id, old_id, rewriter in self.rewriters:
                 if old_id == state_id:
@@ -365,7 +369,7 @@ class Merging:
             raise self._refuse_repeated(int(mine.states[run]), block[address - block.ctypes.data :])
 
     def _refuse_repeated(self, state_id: int, record: npt.NDArray[np.uint8]) -> IncompatibleError:
-        """The error for a key that occurs twice, in a record that `record` begins with."""
+        """Make the error for a key that occurs twice; `record` begins with a framed record that has the key."""
         info, prefix = self.rewrite.header.states[state_id], self.rewrite.context.prefix
         size = int.from_bytes(record[:4].tobytes(), "big")
         key = record[4 + prefix : 4 + size]
@@ -380,27 +384,27 @@ class Merging:
         )
 
     def stream(self, writer: CanonicalWriter, key_groups: KeyGroupRange) -> None:
-        """Write the section of a large key group, block after block; no section where no state has records."""
+        """Write the section of a large key group, block by block; write no section if no state has records."""
         blocks = (block for block in self._find_blocks(key_groups) if len(block.runs))
         first = next(blocks, None)
         if first is not None:
             writer.write_section(key_groups.start, frame_section(self._list_blocks(first, blocks)))
 
     def _find_blocks(self, key_groups: KeyGroupRange) -> Iterator[Block]:
-        """The framed records of one key group, of one state each."""
+        """Yield the framed records of one key group, in blocks of a single state; blocks of a state are adjacent."""
         encoded: dict[int, KeySet] = {}
         base = self.rewrite.base
         if base is not None and self.copied:
             for old_id, records in base.scan([*self.copied], key_groups):
                 self.buffer.add(self.copied[old_id][0], records)
                 yield self.buffer.sort(key_groups)
-            # One after the other: the records of a state lie together.
+            # One new state after the other, since the records of a state must be adjacent in the section.
             for old_id, new_id in ((one, other) for one, others in self.copied.items() for other in others[1:]):
                 for _, records in base.scan([old_id], key_groups):
                     self.buffer.add(new_id, records)
                     yield self.buffer.sort(key_groups)
         if base is not None:
-            # One after the other: the records of a state lie together.
+            # One state after the other, since the records of a state must be adjacent in the section.
             for new_id, old_id, rewriter in self.rewriters:
                 for _, old in base.scan([old_id], key_groups):
                     for records in rewriter.rewrite(old, self.rewrite.subtask):
@@ -412,7 +416,10 @@ class Merging:
             yield block
 
     def _require_new(self, block: Block, known: dict[int, KeySet]) -> None:
-        """Make sure that the keys of a block of one key group and state differ from those `known` by state."""
+        """Make sure that no key of a block, which has one key group and state, occurs in it or in `known` already.
+
+        `known` has the keys of earlier blocks of the key group, by state; those of the block are added.
+        """
         state_id = int(block.runs["state"][0])
         if state_id not in known:
             ranges = (each for number, each in self.spills if number == state_id)
@@ -425,7 +432,10 @@ class Merging:
             raise self._refuse_repeated(state_id, block.data[repeated[1] - block.data.ctypes.data :])
 
     def _list_blocks(self, first: Block, rest: Iterator[Block]) -> Iterator[tuple[int, memoryview, int]]:
-        """The blocks of one key group as `frame_section` takes them: the last block of a state has its last record."""
+        """Yield the blocks of one key group for `frame_section`: (state id, data, offset of the state's last record).
+
+        The offset is -1 unless the block is the last one of its state.
+        """
         for block, following in pairwise(chain([first], rest, [None])):
             assert block is not None
             self._count([block])
@@ -444,10 +454,10 @@ class Merging:
 
 
 def align_key_groups(file: KeyGroupRecords | None, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-    """Every key group of a range in ascending order, and what a file has of it: nothing where it has none.
+    """Yield each key group of a range in ascending order with its records in a file; no records if the file lacks it.
 
     Raises:
-        FormatError: the file gives a key group twice, out of order or from elsewhere.
+        FormatError: the file has a key group twice, out of order or outside of the range.
         StateError: the file cannot be read.
     """
     found = iter(()) if file is None else file.scan_key_groups(key_groups)
@@ -467,12 +477,12 @@ def align_key_groups(file: KeyGroupRecords | None, key_groups: KeyGroupRange) ->
 
 
 class MergedRecords:
-    """The records that a rewrite would write; see `keyed_file.KeyGroupRecords`.
+    """The records that a rewrite would write, for the writers of native formats; see `keyed_file.KeyGroupRecords`.
 
-    Native formats sort or rearrange the records of a key group, which is therefore held whole.
+    Each key group is held in memory as a whole, because native formats sort or rearrange its records.
 
     Args:
-        rewrite: says what is merged; its target is not written.
+        rewrite: the old file and the spills to merge; its target is not written.
     """
 
     def __init__(self, rewrite: FileRewrite) -> None:
@@ -481,16 +491,16 @@ class MergedRecords:
 
     @property
     def name(self) -> str:
-        """Name for errors."""
+        """Name of the records in errors: the path of the target."""
         return str(self.rewrite.target)
 
     @property
     def states(self) -> dict[str, RecordDigest]:
-        """Digests of the records that were taken so far, by name of the state."""
+        """Digests of the records that were read so far, by name of the state."""
         return self._merging.states
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other.
+        """Yield all records, one key group after the other.
 
         Raises:
             IncompatibleError: a key occurs twice.
@@ -500,7 +510,7 @@ class MergedRecords:
             yield from self._cut(sections)
 
     def _cut(self, sections: Sections) -> Iterator[tuple[int, Runs]]:
-        """The records of sections by key group."""
+        """Yield the records of sections, one key group after the other."""
         starts = np.append(np.int64(0), sections.ends)[:-1]
         wanted = np.ones(len(self.rewrite.header.states), np.bool_)
         cursor, output = np.array([0, -1, 0, 0], np.int64), np.empty((6, sections.records), np.int64)
@@ -546,7 +556,7 @@ class MergedRecords:
 
 
 class Format(Enum):
-    """Formats that can be written, by the word that users say."""
+    """Formats that can be written; the values are the names in options."""
 
     CANONICAL = "canonical"
     HEAP = "heap"
@@ -555,22 +565,22 @@ class Format(Enum):
 
 
 NewFormat = Literal["canonical", "heap", "rocksdb"]
-"""Values of `Format` of which a savepoint without a source can be."""
+"""Values of `Format` for a savepoint that is not made from an old snapshot: it has no format to keep."""
 
 
 @dataclass(frozen=True)
 class NativeFiles:
-    """The files of one subtask in a native format.
+    """Writes the keyed state of one subtask in a native format.
 
     Attributes:
         records: the records.
         header: the new header.
         key_groups: range of the subtask.
-        context: of the operator.
+        context: context of the records of the operator.
         target: directory of the new snapshot.
-        name: of the new file; with RocksDB what the names of the new files start with. It is chosen before any attempt,
-            so that one that is made again finds what the one before has left.
-        checkpoint_id: of the snapshot.
+        name: name of the new file; for RocksDB, the beginning of the names of all new files. It is chosen before the
+            task runs, so that a second attempt replaces the files of a failed one.
+        checkpoint_id: checkpoint id of the snapshot.
     """
 
     records: KeyGroupRecords
@@ -595,7 +605,7 @@ class NativeFiles:
             for state_id, info in enumerate(self.header.states)
             if may_hold_timestamps(info, key)
         }
-        # Remove leftovers of a failed attempt; the name is unique to this task.
+        # `replace` removes leftovers of a failed attempt: nothing else has the random name of the file.
         with create_file(location, replace=True) as output:
             writer = HeapWriter(output, self.header, self.key_groups, self.context)
             for key_group, runs in align_key_groups(self.records, self.key_groups):
@@ -620,7 +630,7 @@ class NativeFiles:
         """Write the database of a `RocksDBKeyedStateBackend`; returns its handle and its size.
 
         Raises:
-            FormatError: a key comes twice.
+            FormatError: a key occurs twice.
             StateError: the records cannot be read.
         """
         with open_local_scratch() as directory:
@@ -648,7 +658,10 @@ class NativeFiles:
         return handle, size
 
     def _remove_rest(self, number: int) -> None:
-        """Remove files from `number` on: leftovers of an attempt that made more of them; it wrote them in order."""
+        """Remove the files with the numbers from `number` on: leftovers of a failed attempt that wrote more files.
+
+        An attempt writes files in the order of their numbers, so the first missing number ends them.
+        """
         while exists(location := join(self.target, f"{self.name}-{number}")):
             remove_file(location)
             number += 1
@@ -665,7 +678,7 @@ def _upload(path: Path, location: Location) -> RelativeFileStateHandle:
 
 
 _WORTH_PROCESSES = 30_000_000
-"""Records, of about half a microsecond each in a native format."""
+"""Records from which starting processes pays off, at about half a microsecond per record in a native format."""
 
 
 @dataclass(frozen=True)
@@ -674,8 +687,8 @@ class WrittenSubtask:
 
     Attributes:
         subtask: index of the subtask.
-        handle: for the metadata; its files are relative to the target.
-        states: records by name of the state.
+        handle: handle for the metadata; its paths are relative to the directory of the new snapshot.
+        states: digests of the records, by name of the state.
         size: bytes written.
     """
 
@@ -687,14 +700,14 @@ class WrittenSubtask:
 
 @dataclass(frozen=True)
 class SubtaskWriting:
-    """Merges encoded records with the old state of a subtask, into files of one format.
+    """Task that merges encoded records with the old state of a subtask, and writes files of one format.
 
     Attributes:
-        operator: label, for errors.
-        rewrite: what is merged; its target is the file of the canonical and of the heap format, and begins the names of
-            the files of RocksDB.
-        format: of the new files.
-        checkpoint_id: of the snapshot.
+        operator: label of the operator, for errors.
+        rewrite: the old file and the spills to merge. Its target is the new file; for RocksDB, it is the beginning of
+            the names of the new files.
+        format: format of the new files.
+        checkpoint_id: checkpoint id of the snapshot.
     """
 
     operator: str
@@ -704,9 +717,10 @@ class SubtaskWriting:
 
     @property
     def threads(self) -> int:
-        """See `local_processes.Work`.
+        """Number of these tasks that can run concurrently in threads; see `local_processes.Work`.
 
-        Native formats hold the interpreter for a while per record; only many are worth the start of processes.
+        Writing native formats holds the interpreter lock, so processes are faster, but only many records are worth the
+        time that their start takes.
         """
         base = self.rewrite.base
         records = sum(spill.records for _, spills in self.rewrite.encoded for spill in spills)
@@ -715,7 +729,7 @@ class SubtaskWriting:
         return count_kernel_threads([] if base is None else [base])
 
     def run(self) -> WrittenSubtask:
-        """Write it.
+        """Write the files.
 
         Raises:
             IncompatibleError: a key occurs twice in a state.

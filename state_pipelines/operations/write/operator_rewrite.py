@@ -51,7 +51,7 @@ NO_INDEX = -1
 
 @dataclass(frozen=True)
 class ElementFile:
-    """Encoded elements of one subtask's list, or entries of a broadcast state, that wait to be written."""
+    """Temporary file with encoded elements of one subtask's list state, or with entries of a broadcast state."""
 
     location: Location
     subtask: int
@@ -65,9 +65,9 @@ class ElementEncoder:
     Columns of the rows: `subtask`, then `list_index` and `value`, or `map_key` and `map_value`.
 
     Attributes:
-        info: of the new state.
-        layouts: what the layout of the value depends on.
-        keys: what that of the key of a broadcast state depends on.
+        info: meta info of the new state.
+        layouts: context for the layout of the values.
+        keys: context for the layout of the keys of a broadcast state.
     """
 
     info: StateMetaInfo
@@ -76,7 +76,7 @@ class ElementEncoder:
 
     @property
     def types(self) -> dict[str, pa.DataType]:
-        """The exact type of each column that is encoded."""
+        """Arrow type of each column that is encoded, by name."""
         kind = plan_columns(self._layout).type
         if self.info.backend_type is BackendStateType.BROADCAST:
             return {"map_key": kind.field("key").type, "map_value": kind.field("value").type}
@@ -89,7 +89,7 @@ class ElementEncoder:
         return derive_layout(self.info.value_serializer, self.layouts)
 
     def encode(self, batch: pa.RecordBatch) -> Encoded:
-        """The elements, or entries, of a batch.
+        """Encode the elements or entries of a batch.
 
         Raises:
             ValueRangeError: a value does not fit its serializer.
@@ -104,12 +104,12 @@ class ElementEncoder:
 def write_elements(
     encoder: ElementEncoder, batches: Iterable[pa.RecordBatch], directory: Location
 ) -> list[ElementFile]:
-    """Encode rows of one state; one file for rows of one subtask that follow each other.
+    """Encode rows of one state into files: a new one begins whenever the subtask differs from that of the row before.
 
     Args:
-        encoder: knows the layouts.
+        encoder: encoder of the state.
         batches: the rows.
-        directory: of the files.
+        directory: directory of the files.
 
     Raises:
         ValueRangeError: a value does not fit its serializer.
@@ -129,7 +129,7 @@ def write_elements(
 
 
 def _encode(encoder: ElementEncoder, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows of one subtask each."""
+    """Encode batches; yield (subtask, encoded rows) for each run of rows of one subtask."""
     for batch in batches:
         if not len(batch):
             continue
@@ -150,7 +150,7 @@ def read_elements(files: Iterable[ElementFile]) -> Encoded:
     """Read the elements that `write_elements` wrote for one subtask, in the order of their indexes.
 
     Raises:
-        UsageError: an index is taken twice.
+        UsageError: two elements have the same index.
     """
     tables = [pa.ipc.open_stream(read_file(each.location)).read_all() for each in files]
     rows = pa.concat_tables([ELEMENT_SCHEMA.empty_table(), *tables])
@@ -165,7 +165,7 @@ def read_elements(files: Iterable[ElementFile]) -> Encoded:
 
 
 def _flatten(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-    """All bytes of a binary array, one value after the other."""
+    """Return the bytes of all values of a binary array, one value after the other."""
     if not len(array):
         return np.zeros(0, np.uint8)
     _, offsets, data = array.buffers()
@@ -178,7 +178,7 @@ class WrittenOperatorState:
     """The new operator state of one subtask.
 
     Attributes:
-        handle: its handle; None when no state is left.
+        handle: handle of the new file; None if no state is left.
     """
 
     subtask: int
@@ -187,15 +187,15 @@ class WrittenOperatorState:
 
 @dataclass(frozen=True)
 class OperatorRewrite:
-    """The new operator state of one subtask.
+    """Task that writes the new operator state of one subtask.
 
     Attributes:
         subtask: index of the subtask.
-        base: the old file; None where there was none.
-        header: of the new file.
-        copied: old names by new names of the states that are copied as bytes.
-        encoded: element files by new names of the states that are encoded again; of other subtasks too for broadcast
-            state, of which every subtask gets all entries.
+        base: the old file; None if there was none.
+        header: header of the new file.
+        copied: (new name, old name) of the states that are copied as bytes.
+        encoded: (new name, element files) of the states with new, encoded elements. For broadcast state, these are the
+            files of all subtasks, since each subtask gets all entries.
         target: the new file.
     """
 
@@ -207,7 +207,7 @@ class OperatorRewrite:
     target: Location
 
     def run(self) -> WrittenOperatorState:
-        """Write it.
+        """Write the file.
 
         Raises:
             StateError: the old file cannot be read, or the new one cannot be written.
@@ -237,11 +237,11 @@ class OperatorRewrite:
                 entries = read_elements(files[info.name])
                 broadcasts[info.name] = (len(entries.stops), entries.data.tobytes())
         raw, states = write_operator_file(self.header, lists, broadcasts)
-        # If a subtask's old handle did not name a broadcast state, the new one must not either: Flink would restore an
-        # empty copy.
+        # If the old handle of a subtask does not name a broadcast state, the new one must not name it either: Flink
+        # would restore an empty copy.
         absent = {info.name for info in self.header.broadcasts if olds.get(info.name, info.name) not in named}
         absent -= files.keys()
-        # Remove leftovers of a failed attempt; the name is unique to this task.
+        # `replace` removes leftovers of a failed attempt: nothing else has the random name of the target.
         with create_file(self.target, replace=True) as output:
             output.write(raw)
         stream = RelativeFileStateHandle(self.target.name, len(raw))
@@ -251,18 +251,20 @@ class OperatorRewrite:
 
 @dataclass(frozen=True)
 class BroadcastCopy:
-    """The copy of a broadcast state in one subtask.
+    """Task that reads the copy of a broadcast state in one subtask.
 
     Attributes:
         subtask_state: the state of the subtask.
-        context: what layouts depend on.
+        context: context for layouts.
     """
 
     subtask_state: NonKeyedSubtaskState
     context: LayoutContext
 
     def run(self) -> bytes:
-        """A digest of the entries (SHA-256), whatever their order: the maps of subtasks have none.
+        """Return a digest (SHA-256) of the entries that does not depend on their order.
+
+        Subtasks may store equal maps in different orders.
 
         Raises:
             StateError: the state cannot be read.
@@ -277,15 +279,15 @@ class BroadcastCopy:
 
 
 def require_equal_copies(subtask_states: Iterable[NonKeyedSubtaskState], digests: Iterable[bytes], state: str) -> None:
-    """Make sure that all subtasks hold the same.
+    """Make sure that all subtasks have equal copies of a broadcast state.
 
     Args:
-        subtask_states: of the subtasks.
-        digests: of their copies, as `BroadcastCopy` gives them.
-        state: its name.
+        subtask_states: the states of the subtasks.
+        digests: digests of their copies, as `BroadcastCopy.run` returns them.
+        state: name of the broadcast state.
 
     Raises:
-        UsageError: they do not.
+        UsageError: copies differ.
     """
     first: dict[bytes, int] = {}
     for subtask_state, digest in zip(subtask_states, digests, strict=True):

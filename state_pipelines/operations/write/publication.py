@@ -76,27 +76,27 @@ FIRST_RELATIVE_VERSION = 3
 
 
 class FileMode(Enum):
-    """The treatment of files that a new snapshot takes over; the values are the words of options."""
+    """Treatment of the files that a new snapshot takes over from the old one; the values are the names in options."""
 
     COPY = "copy"
-    """Each is copied; the result is self-contained."""
+    """Each file is copied; the new snapshot is self-contained."""
     LINK = "link"
-    """Each gets a second name in the new directory, on the same local volume; the result is self-contained."""
+    """Each file gets a hard link in the new directory, on the same local volume; the new snapshot is self-contained."""
     REFERENCE = "reference"
-    """Each stays where it is, and the new metadata name it there; the result needs the old snapshot."""
+    """Each file stays where it is, and the new metadata refer to it; the new snapshot needs the old one."""
 
 
 @dataclass(frozen=True)
 class FileCopy:
-    """A file that goes into the new snapshot as it is.
+    """Task that copies or links a file, unchanged, into the new snapshot.
 
     Attributes:
-        source: the file.
+        source: the old file.
         target: the new file.
-        verify: read the copy again and compare checksums.
-        link: give the file a second name instead.
-        measure: if the storage copies the file by itself, check its size before the copy; without it,
-            `find_other_sizes` checks the sizes of many files by one listing afterwards.
+        verify: whether to read the copy again and compare checksums.
+        link: whether to make a hard link instead of a copy.
+        measure: whether to check the size of the old file first, if the storage copies it by itself. Otherwise
+            `find_other_sizes` checks the sizes of many copies afterwards, by one listing.
     """
 
     source: StateStream
@@ -108,7 +108,7 @@ class FileCopy:
 
     @property
     def in_flight(self) -> int:
-        """Number of such copies that one process runs at a time: they wait for a storage that is not local."""
+        """Number of copies that one process should run concurrently: several if they wait for remote storage."""
         files = [self.target] if self.source.location is None else [self.source.location, self.target]
         return 1 if all(map(is_local, files)) else REMOTE_COPIES
 
@@ -120,7 +120,7 @@ class FileCopy:
             StateError: the file cannot be read, or the copy not be written.
         """
         if self.link and self.source.location is not None:
-            # Remains of a failed attempt: the name is unique to this task.
+            # Remove the link of a failed attempt: nothing else has the random name of the target.
             remove_file(self.target)
             check_stream(self.source)
             link_file(self.source.location, self.target)
@@ -131,13 +131,14 @@ class FileCopy:
 
 
 def find_other_sizes(copies: Sequence[FileCopy], target: Location) -> list[FileCopy]:
-    """Find copies that are missing in the new directory or whose size differs from the size in their handle.
+    """Find copies that are missing in the new directory, or whose size differs from that in their handle.
 
-    One listing of the new directory takes the place of a request for each file.
+    Only copies that the storage makes by itself are checked. One listing of the new directory replaces a request for
+    each file.
 
     Args:
         copies: the copies.
-        target: their directory.
+        target: the new directory.
 
     Raises:
         StateError: the directory cannot be listed.
@@ -149,14 +150,14 @@ def find_other_sizes(copies: Sequence[FileCopy], target: Location) -> list[FileC
 
 @dataclass(frozen=True)
 class NewFile:
-    """A rewritten file and what was written."""
+    """The rewrite of a subtask's file, and its result."""
 
     rewrite: FileRewrite
     written: WrittenFile
 
 
 def replace_rewritten(metadata: CheckpointMetadata, operator_id: bytes, files: Sequence[NewFile]) -> CheckpointMetadata:
-    """`metadata` with the keyed state of one operator in new files.
+    """Return `metadata` with the keyed state of some subtasks of an operator in new canonical files.
 
     Args:
         metadata: the old metadata.
@@ -174,12 +175,12 @@ def replace_rewritten(metadata: CheckpointMetadata, operator_id: bytes, files: S
 def replace_keyed_state(
     metadata: CheckpointMetadata, operator_id: bytes, handles: Mapping[int, KeyedStateHandle | None]
 ) -> CheckpointMetadata:
-    """`metadata` with other handles for the managed keyed state of some subtasks of an operator.
+    """Return `metadata` with other handles for the managed keyed state of some subtasks of an operator.
 
     Args:
         metadata: the old metadata.
         operator_id: the operator.
-        handles: by subtask, None to leave it without; a subtask that the metadata do not mention is added.
+        handles: new handle by subtask, None for no keyed state; a subtask that the metadata do not mention is added.
     """
 
     def change(operator: OperatorState, each: SubtaskState) -> SubtaskState:
@@ -190,7 +191,7 @@ def replace_keyed_state(
 
 
 def _add_subtasks(metadata: CheckpointMetadata, operator_id: bytes, indices: Iterable[int]) -> CheckpointMetadata:
-    """`metadata` with the subtasks of `indices` that an operator does not mention."""
+    """Return `metadata` in which an operator has subtasks of all `indices`; missing ones are added without state."""
     operators = list(metadata.operator_states)
     for number, operator in enumerate(operators):
         if operator.operator_id == operator_id:
@@ -202,12 +203,12 @@ def _add_subtasks(metadata: CheckpointMetadata, operator_id: bytes, indices: Ite
 def replace_operator_state(
     metadata: CheckpointMetadata, operator_id: bytes, handles: Mapping[int, OperatorStateHandle | None]
 ) -> CheckpointMetadata:
-    """`metadata` with other handles for the managed operator state of some subtasks of an operator.
+    """Return `metadata` with other handles for the managed operator state of some subtasks of an operator.
 
     Args:
         metadata: the old metadata.
         operator_id: the operator.
-        handles: by subtask, None where no operator state is left; a subtask that the metadata do not mention is added.
+        handles: new handle by subtask, None for no operator state; a subtask that the metadata do not mention is added.
     """
 
     def change(operator: OperatorState, each: SubtaskState) -> SubtaskState:
@@ -226,19 +227,19 @@ def plan_copies(
     files: FileMode = FileMode.COPY,
     verify: bool = False,
 ) -> tuple[CheckpointMetadata, list[FileCopy]]:
-    """Metadata of the new snapshot, and the files that it takes over.
+    """Plan the metadata of a new snapshot, and the copies of the files that it takes over from the old one.
 
     Args:
         snapshot: the old snapshot.
-        metadata: its metadata, with new files already in place (see `replace_rewritten`).
-        target: directory of the new snapshot; handles of new files are relative to it and stay.
-        properties: of the new snapshot; by default those of a canonical savepoint.
-        files: whether files are copied, linked or referenced. Slices of merged files are copied in any case: the files
+        metadata: metadata of the old snapshot in which handles of new files have been set (see `replace_rewritten`).
+        target: directory of the new snapshot. Handles of new files are relative to it already.
+        properties: properties of the new snapshot; by default those of a canonical savepoint.
+        files: whether files are copied, linked or referenced. Slices of merged files are always copied: the files
             belong to the TaskManagers that write them.
-        verify: read every copy again and compare checksums.
+        verify: whether to read every copy again and compare checksums.
 
     Returns:
-        (metadata whose files all lie in `target`, but for those that are referenced; what is to be copied there).
+        (metadata in which all files, except referenced ones, are in `target`; the copies to make).
 
     Raises:
         UsageError: a file cannot be linked into `target`.
@@ -264,7 +265,7 @@ def plan_copies(
             return _reference(handle, snapshot)
         file = _identify(handle)
         if file not in names:
-            # Handles over one file may each name a part of it; the file goes as a whole.
+            # Several handles may have different sizes for one file; copy as much as the largest one.
             whole = replace(handle, size=sizes[file])
             holds_changes = reference.role is StreamRole.CHANGES
             stream = open_stream(whole, snapshot.location.directory, snapshot.path_mapping, holds_changes=holds_changes)
@@ -277,7 +278,7 @@ def plan_copies(
 
     relocated = replace_stream_handles(metadata, relocate)
     if relocated.version >= FIRST_VERSION_WITH_PROPERTIES:
-        # The result belongs to the user, even if Flink owned the old snapshot.
+        # The new snapshot is a savepoint, which belongs to the user, even if the old one belonged to Flink.
         relocated = replace(
             relocated, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL)
         )
@@ -285,14 +286,14 @@ def plan_copies(
 
 
 def choose_properties(metadata: CheckpointMetadata) -> CheckpointProperties:
-    """Properties of a savepoint with these files: canonical when all of its keyed state is."""
+    """Choose the properties of a savepoint: canonical if all of its keyed state is canonical, else native."""
     handles = [each.managed_keyed_state for operator in metadata.operator_states for each in operator.subtasks]
     native = any(each is not None and not isinstance(each, KeyGroupsSavepointStateHandle) for each in handles)
     return make_savepoint_properties(SavepointFormatType.NATIVE if native else SavepointFormatType.CANONICAL)
 
 
 def note_files(files: FileMode) -> str | None:
-    """Note for the user of a snapshot whose files are linked or referenced."""
+    """Return a note for the user of a snapshot whose files are linked or referenced; None if they are copied."""
     match files:
         case FileMode.COPY:
             return None
@@ -310,9 +311,9 @@ def note_files(files: FileMode) -> str | None:
 
 
 class _InlinedNames:
-    """Names of inlined handles without their directories, which are those of the old snapshot.
+    """Shortens the names of inlined handles: they begin with the directory of the old snapshot, which is removed.
 
-    Flink compares such handles by name, so that different names stay different.
+    Flink compares inlined handles by name, so different names get different short names.
     """
 
     def __init__(self) -> None:
@@ -331,7 +332,7 @@ _FileHandle = FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle
 
 
 def _identify(handle: _FileHandle) -> tuple[str, int]:
-    """Return a value that is equal for handles over one file, or over one slice."""
+    """Return a value that is equal for handles of the same file, or of the same slice of a merged file."""
     match handle:
         case SegmentFileStateHandle():
             return handle.path, handle.start
@@ -352,7 +353,7 @@ def _find_sizes(metadata: CheckpointMetadata) -> dict[tuple[str, int], int]:
 
 
 def _reference(handle: FileStateHandle | RelativeFileStateHandle, snapshot: Snapshot) -> FileStateHandle:
-    """Return an absolute handle of the file at its current location; an absolute path that is still right is kept."""
+    """Return a handle with the absolute path of a file at its current location; return the handle itself if it fits."""
     with_handles = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
     if isinstance(handle, FileStateHandle) and snapshot.path_mapping.apply(handle.path) == handle.path:
         return handle
@@ -369,7 +370,10 @@ def _require_link(stream: StateStream, target: Location) -> None:
 
 
 def _separate_files(_: OperatorState, subtask: SubtaskState) -> SubtaskState:
-    """`subtask` without what ties a checkpoint to others: shared tables become private, merged files plain ones."""
+    """Return `subtask` without dependencies on other checkpoints.
+
+    Shared RocksDB tables become private ones, and handles of merged files plain ones.
+    """
     return replace(
         subtask,
         managed_operator_state=_separate_operator_state(subtask.managed_operator_state),
@@ -396,7 +400,7 @@ def _separate_tables(handle: KeyedStateHandle | None) -> KeyedStateHandle | None
 
 
 def _new_names(old: CheckpointMetadata, new: CheckpointMetadata) -> set[str]:
-    """Relative paths that only the new metadata name."""
+    """Return the relative paths in the new metadata that the old metadata do not have."""
     paths: list[set[str]] = []
     for metadata in (old, new):
         found: set[str] = set()
@@ -423,15 +427,16 @@ def require_staged(
     properties: CheckpointProperties | None,
     changed: Collection[bytes] | None,
 ) -> None:
-    """Require that staged metadata are the expected ones.
+    """Require that the metadata of a staged snapshot are the expected ones.
 
     Args:
         staged: the new snapshot, which is not published yet.
-        expected: its metadata with handles of new files; files that are taken over have their old names.
-        base: the snapshot to whose directory these names are relative.
-        copies: of the files that were taken over.
-        properties: of the new snapshot, where its version has any; None for those of a canonical savepoint.
-        changed: ids of the operators that may differ from those of `base`; None for any.
+        expected: the expected metadata, in which files that are taken over still have their old names.
+        base: the old snapshot, to whose directory the old names are relative; None if no files are taken over.
+        copies: the copies of files that were taken over.
+        properties: expected properties, if the version of the metadata has any; None for those of a canonical
+            savepoint.
+        changed: ids of the operators that may differ from those of `base`; None for all.
 
     Raises:
         ProofError: an operator, a subtask, a handle, an offset or another field is missing, added or different.
@@ -465,13 +470,13 @@ def require_equal(
     """Require that metadata are the expected ones.
 
     Args:
-        metadata: those of the new snapshot.
-        expected: as they should be.
-        file: of the new metadata, for the error.
-        labels: of operators, for the error; default their uid, else their id.
+        metadata: metadata of the new snapshot.
+        expected: the expected metadata.
+        file: path of the new metadata, for the error.
+        labels: labels of operators by id, for the error; by default their uid or id.
 
     Raises:
-        ProofError: something is missing, added or different.
+        ProofError: the metadata differ; the message names the differences.
     """
     differences = list(_compare(expected, metadata, labels or {}))
     if not differences:
@@ -489,19 +494,19 @@ def require_equal(
 def _normalize(
     metadata: CheckpointMetadata, snapshot: Snapshot, copies: Mapping[str, StateStream], old: Collection[str]
 ) -> CheckpointMetadata:
-    """`metadata` with the same handles before and after files are copied.
+    """Return `metadata` with handles that name the old files, so that it is the same before and after files are copied.
 
     Args:
         metadata: the metadata.
-        snapshot: finds the files.
-        copies: old streams by name of the new file.
-        old: relative paths of files that will be copied; other relative paths without a copy are those of new files.
+        snapshot: the snapshot to whose directory relative paths belong.
+        copies: the old stream by name of the new file.
+        old: relative paths of old files; other relative paths that are not in `copies` belong to new files.
     """
 
     def name(reference: StreamReference) -> StreamStateHandle:
         match reference.handle:
             case ByteStreamStateHandle() as handle:
-                # Staging shortens names of inlined state, which are identities only.
+                # Staging shortens the names of inlined handles, which only serve to tell them apart.
                 return replace(handle, handle_name="")
             case RelativeFileStateHandle(relative_path=path, size=size) if path in copies:
                 return FileStateHandle(f"{copies[path].name} from {copies[path].start}", size)
@@ -518,9 +523,9 @@ def _normalize(
 
 
 def _separate(_: OperatorState, subtask: SubtaskState) -> SubtaskState:
-    """`subtask` without shared tables and merged files, which staging makes its own.
+    """Return `subtask` as staging makes it: without shared RocksDB tables and merged files.
 
-    `publication` does the same; a comparison that called it would not see what it leaves out.
+    It does not use `_separate_files`, whose errors the comparison is to find.
     """
     return replace(
         subtask,
@@ -563,7 +568,7 @@ def _compare_subtasks(expected: OperatorState, staged: OperatorState) -> Iterato
 
 
 def _compare_fields(expected: Any, staged: Any, but: str = "") -> Iterator[str]:
-    """Differing fields of two dataclasses."""
+    """Describe the fields in which two dataclasses differ, apart from the field `but`."""
     for name in (each.name for each in fields(expected) if each.name != but):
         one, other = getattr(expected, name), getattr(staged, name)
         if one != other:
@@ -577,15 +582,16 @@ def require_own_files(
     """Make sure that a new snapshot needs nothing outside its directory, before it is published.
 
     Args:
-        metadata: of the new snapshot.
-        directory: of the new snapshot, with all data files written.
-        beside: other directories whose files it may name by absolute paths, such as `shared` of its job. These files
-            are not looked for: the tasks that wrote them have said so.
+        metadata: metadata of the new snapshot.
+        directory: directory of the new snapshot, with all data files written.
+        beside: other directories whose files the metadata may name by absolute paths, such as `shared` of its job. It
+            is not checked that these files exist: the tasks that wrote them have reported it.
 
     Raises:
-        OutOfReachError: a handle names a file elsewhere, although other directories are allowed.
-        ProofError: a handle names a file elsewhere, a file that is not there, or one that is too short; names the
-            handle.
+        OutOfReachError: `beside` is given, and a handle names a file that is neither in these directories nor in that
+            of the snapshot.
+        ProofError: a handle names a file in another directory, a missing file, or one that is too short; the message
+            names the handle.
     """
     allowed = PathMapping().allow(each.url for each in beside)
     references = [each for each in list_references(metadata) if not isinstance(each.handle, _INLINED)]
@@ -597,7 +603,7 @@ def require_own_files(
                     raise _refuse(reference, f"{name}, which is not a file of the directory itself")
                 if name not in sizes:
                     raise _refuse(reference, f"{name}, which is not there")
-                # Sizes of logged changes are those before compression (`StateChangeFormat`).
+                # A handle of logged changes has their size before compression (`StateChangeFormat`).
                 if sizes[name] < size and reference.role is not StreamRole.CHANGES:
                     raise _refuse(reference, f"{size:,} bytes of {name}, which has {sizes[name]:,}")
             case FileStateHandle(path=path) | SegmentFileStateHandle(path=path) as handle:

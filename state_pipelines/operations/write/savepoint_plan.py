@@ -73,17 +73,17 @@ def make_layouts(
     flink_version: str | None = None,
     snapshot: Snapshot | None = None,
 ) -> LayoutContext:
-    """Return what the layouts of new state depend on.
+    """Make the context for the layouts of new state.
 
     Args:
-        classes: fields of the classes that Kryo writes and subclasses of POJOs; paths of jars, directories, class files
-            or field lists. Default those that `snapshot` was opened with.
-        flink_version: release that goes on from the state, such as 1.20 or 2.2: Kryo 2 is that of Flink 1.x, Kryo 5
-            that of 2.x. Default the line of the snapshot, else 2.x.
-        snapshot: that the new state is added to, whose `_metadata` says the line.
+        classes: field lists, or paths of jars, directories, class files or field lists: they give the fields of
+            classes that Kryo writes, and the subclasses of POJOs. Default those that `snapshot` was opened with.
+        flink_version: release of Flink that will restore the state, such as 1.20 or 2.2. Flink 1.x uses Kryo 2, and
+            Flink 2.x uses Kryo 5. Default the release line of the snapshot, or 2.x without one.
+        snapshot: snapshot that the new state is added to; its `_metadata` gives the release line.
 
     Raises:
-        UsageError: the release is none, or of another line than the snapshot.
+        UsageError: `flink_version` is no release, or of another release line than the snapshot.
         MissingFileError: a file does not exist.
     """
     wanted = None
@@ -107,7 +107,7 @@ def make_layouts(
 
 
 def has_kryo(serializers: Iterable[Serializer]) -> bool:
-    """Return whether a serializer, or one inside it, is that of Kryo."""
+    """Return whether one of the serializers, or one nested in them, is a Kryo serializer."""
     pending = list(serializers)
     while pending:
         node = pending.pop()
@@ -118,24 +118,24 @@ def has_kryo(serializers: Iterable[Serializer]) -> bool:
 
 
 def choose_metadata_version(layouts: LayoutContext, serializers: Iterable[Serializer], default: int) -> int:
-    """Return the version of `_metadata` for new state: `default`, unless values of Kryo 5 ask for that of Flink 2.x."""
+    """Return the version of `_metadata` for new state: `default`, or that of Flink 2.x if Kryo 5 writes values."""
     if layouts.kryo_version == KRYO_OF_FLINK_2 and has_kryo(serializers):
         return max(default, oldest_metadata_version(KRYO_OF_FLINK_2))
     return default
 
 
-"""Distribution modes of operator state, as `_metadata` names them."""
+"""Distribution modes of operator state, by their names in `_metadata`."""
 
 
 @dataclass(frozen=True)
 class StateDescription:
-    """A keyed state, or the timers of one service and time domain.
+    """Description of a keyed state, or of the timers of one service and time domain.
 
     Attributes:
         name: state name.
         state_type: VALUE, LIST, MAP, REDUCING, AGGREGATING or TIMER; needed for a state that the base does not have.
         value: serializer of the value (of the whole list or map); needed for a state that the base does not have;
-            timers have none.
+            None for timers.
         namespace: serializer of the namespace.
     """
 
@@ -145,14 +145,14 @@ class StateDescription:
     namespace: Serializer = VOID_NAMESPACE
 
     def make_info(self, key: Serializer, known: StateMetaInfo | None) -> StateMetaInfo:
-        """The meta info of the new state.
+        """Make the meta info of the new state.
 
         Args:
             key: serializer of the keys of the operator.
-            known: what the base says of the state; None when it does not have it.
+            known: meta info of the state in the base; None if the base does not have the state.
 
         Raises:
-            UsageError: the description lacks what the base does not know, or contradicts itself.
+            UsageError: the description lacks a property that the base does not have either, or contradicts itself.
         """
         if self.state_type == StateKind.TIMER:
             return priority_queue(self.name, timer(key, self.namespace))
@@ -183,11 +183,11 @@ class StateDescription:
 
 @dataclass(frozen=True)
 class OperatorStateDescription:
-    """A list or broadcast state.
+    """Description of a list or broadcast state.
 
     Attributes:
         name: state name.
-        value: serializer of the elements; of a broadcast state of the values.
+        value: serializer of the elements of a list, or of the values of a broadcast state.
         mode: `SPLIT`, `UNION` or `BROADCAST`.
         key: serializer of the keys of a broadcast state.
     """
@@ -198,10 +198,10 @@ class OperatorStateDescription:
     key: Serializer | None = None
 
     def make_info(self) -> StateMetaInfo:
-        """The meta info of the new state.
+        """Make the meta info of the new state.
 
         Raises:
-            UsageError: an unknown mode, or a key where there is none, or none where there is one.
+            UsageError: the mode is unknown, a list state has a key, or a broadcast state has none.
         """
         if self.mode not in OPERATOR_KINDS or (self.mode == StateKind.BROADCAST) != (self.key is not None):
             raise UsageError(
@@ -216,7 +216,7 @@ class OperatorStateDescription:
 
 @dataclass(frozen=True)
 class OperatorDescription:
-    """New state of one operator.
+    """Description of the new state of one operator.
 
     Attributes:
         operator: uid, or 32-digit operator id.
@@ -245,10 +245,10 @@ class OperatorDescription:
 
 
 def require_distinct_names(operators: Sequence[OperatorDescription]) -> None:
-    """Refuse operators that are described twice, and states of one operator with one name.
+    """Refuse operators that are described twice, and states of one operator that have the same name.
 
     Raises:
-        UsageError: with Flink's reason.
+        UsageError: two descriptions have the same operator or state name; the hint gives Flink's reason.
     """
     for each in _repeated(description.operator_id.hex() for description in operators):
         label = next(one.operator for one in operators if one.operator_id.hex() == each)
@@ -276,16 +276,16 @@ NEW_METADATA_VERSION = 3
 """Metadata version of savepoints without a base: readable by every Flink from 1.11 on."""
 
 StateName = tuple[str, str]
-"""(operator as it was described, state name)."""
+"""(`operator` of its `OperatorDescription`, state name)."""
 
 
 @dataclass(frozen=True)
 class EncodedStates:
-    """Files of encoded rows, by state.
+    """Temporary files with the encoded rows of new states.
 
     Attributes:
-        spills: of keyed states and timers.
-        elements: of list and broadcast states.
+        spills: files of keyed states and timers, by state.
+        elements: files of list and broadcast states, by state.
     """
 
     spills: Mapping[StateName, tuple[StateSpill, ...]] = field(default_factory=dict)
@@ -294,16 +294,16 @@ class EncodedStates:
 
 @dataclass(frozen=True)
 class OperatorWriting:
-    """New state of one operator.
+    """Plan to write the new state of one operator.
 
     Attributes:
         description: the new states.
-        metadata: what the metadata say of the operator.
+        metadata: the operator in the metadata of the new savepoint.
         layouts: layouts of the records, by name of the keyed state.
         elements: encoders of the list and broadcast states, by name.
-        context: what finding the records of the base takes.
-        files: per subtask the old file of keyed state or None, and the new header.
-        unread: per subtask the old operator state or None, and the new header.
+        context: context for finding records in the files of the base.
+        files: for each subtask, (index, old file of keyed state or None, new header).
+        unread: for each subtask, (index, old operator state or None, new header).
     """
 
     description: OperatorDescription
@@ -317,13 +317,13 @@ class OperatorWriting:
     def plan_files(
         self, format: Format, spills: Mapping[StateName, tuple[StateSpill, ...]], target: Location, checkpoint_id: int
     ) -> Iterator[SubtaskWriting]:
-        """The new file, or database, of every subtask.
+        """Yield the tasks that write the keyed state of the subtasks, one for each.
 
         Args:
-            format: of the new files.
-            spills: encoded records of the new states.
+            format: format of the new files.
+            spills: files with the encoded records of the new states.
             target: directory of the new snapshot.
-            checkpoint_id: of the snapshot.
+            checkpoint_id: checkpoint id of the snapshot.
         """
         label = self.description.operator
         for subtask, file, header in self.files:
@@ -345,7 +345,7 @@ class OperatorWriting:
     def plan_operator_files(
         self, elements: Mapping[StateName, tuple[ElementFile, ...]], target: Location
     ) -> Iterator[OperatorRewrite]:
-        """The new operator state of every subtask."""
+        """Yield the tasks that write the operator state of the subtasks, one for each."""
         label = self.description.operator
         for subtask, unread, header in self.unread:
             held = () if unread is None else (*unread.header.lists, *unread.header.broadcasts)
@@ -365,14 +365,14 @@ class OperatorWriting:
 
 @dataclass(frozen=True)
 class SavepointPlan:
-    """Plan of a savepoint: operators, files and their content.
+    """Plan of a savepoint with new state, which may be added to that of a base snapshot.
 
     Attributes:
-        base: the base snapshot; None for a savepoint of its own.
-        metadata: of the base, with operators added that it does not have.
-        operators: those whose state is written.
-        format: of their keyed state.
-        context: of the layouts.
+        base: the base snapshot; None for a savepoint that has only the new state.
+        metadata: metadata of the base, with the new operators added.
+        operators: plans of the operators that have new state.
+        format: format of the keyed state of these operators.
+        context: context for layouts of the new state.
     """
 
     base: Snapshot | None
@@ -387,12 +387,12 @@ class SavepointPlan:
         """Write the new files of every subtask in tasks of a transaction, and stage the new savepoint.
 
         Args:
-            transaction: of the new savepoint.
-            encoded: the new states.
-            files: what happens to the files of the base.
+            transaction: transaction of the new savepoint.
+            encoded: files with the encoded rows of the new states.
+            files: whether the files of the base are copied, linked or referenced.
 
         Returns:
-            (the new savepoint, which is not published yet; the records of each new keyed state).
+            (the new savepoint, which is not published yet; digests of the records of each new keyed state).
 
         Raises:
             IncompatibleError: a key occurs twice in a state.
@@ -429,17 +429,18 @@ def plan_savepoint(
     format: Format = Format.CANONICAL,
     layouts: LayoutContext | None = None,
 ) -> SavepointPlan:
-    """Decide what is written.
+    """Plan a savepoint with new state.
 
     Args:
-        base: the snapshot that all other state is taken from.
-        operators: the new states.
-        format: of their keyed state.
-        layouts: of the new states; default those of the base, else of Flink 2.x.
+        base: the snapshot that all other state is taken from; None for a savepoint that has only the new state.
+        operators: descriptions of the new states.
+        format: format of the keyed state of these operators.
+        layouts: context for layouts of the new states; default that of the base, or of Flink 2.x without one.
 
     Raises:
-        FormatError: `_metadata` of the base does not fit files of its operator state.
-        UsageError: the descriptions lack what the base does not know, or contradict it or each other.
+        FormatError: `_metadata` of the base does not fit the files of its operator state.
+        UsageError: a description lacks a property that the base does not have either, or contradicts the base or
+            another description.
         UnsupportedError: the base holds keyed state of a format that cannot be rewritten, or a serializer has no
             layout.
     """
@@ -492,7 +493,7 @@ def _plan_operator(base: Snapshot | None, description: OperatorDescription, cont
             held = {each.index: base.handles.open_operator(each.managed_operator_state) for each in state.subtasks}
             unread = {index: each for index, each in held.items() if each is not None}
     if description.coordinator is not None:
-        # Flink's name of it.
+        # Flink names the state of a coordinator by the id of its operator.
         name = format_operator_id(state.operator_id)
         state = replace(state, coordinator_state=ByteStreamStateHandle(name, description.coordinator))
     layouts: dict[str, KeyedLayout] = {}
@@ -527,16 +528,16 @@ def _plan_operator(base: Snapshot | None, description: OperatorDescription, cont
 
 
 def _find_key(files: Mapping[int, KeyedFile], description: OperatorDescription) -> Serializer:
-    """The serializer of the keys.
+    """Return the serializer of the keys of an operator, from its files in the base or from its description.
 
     Raises:
-        UsageError: it is not known, another one in the base, or values of it cannot be keys.
+        UsageError: neither has it, they differ, or values of the serializer cannot be keys.
     """
     key = next((file.header.key_serializer for file in files.values()), None)
     if key is None:
         if description.key is None:
             raise UsageError("the serializer of the keys is not known and must be given")
-        # The key groups of keys whose hash is not known can only come with their rows (column `key_group`).
+        # If the hash of the keys is not known, the rows have to give the key groups (column `key_group`).
         with suppress(UnsupportedError):
             make_key_hasher(description.key, LayoutContext(), dict(description.hashes))
         return description.key
@@ -546,7 +547,7 @@ def _find_key(files: Mapping[int, KeyedFile], description: OperatorDescription) 
 
 
 def _number_states(file: KeyedFile | None, key: Serializer, infos: Sequence[StateMetaInfo]) -> KeyedHeader:
-    """The header of a subtask with new states: at the ids of those that they replace, or last."""
+    """Return the header of a subtask with new states: in place of old ones of the same name, or after all others."""
     if file is None:
         return KeyedHeader(key_serializer=key, states=tuple(infos))
     new = {info.name: info for info in infos}
@@ -590,10 +591,14 @@ def _check_unchanged(state: OperatorState, description: OperatorDescription) -> 
 
 
 def _find_state(operator: Operator | None, name: str, state_type: str | None) -> StateMetaInfo | None:
-    """The meta info of a keyed state in the base; None when it does not have it."""
+    """Return the meta info of a keyed state or of timers in the base; None if the base does not have them.
+
+    Raises:
+        UsageError: the base has operator state of that name, or timers instead of a state, or the reverse.
+    """
     if operator is None:
         return None
-    # The keyed states come first: an operator may have an operator state of the same name.
+    # `states` has the keyed states first, so they are found even if an operator state has the same name.
     state = next((each for each in operator.states if each.name == name), None)
     if state is None:
         return None

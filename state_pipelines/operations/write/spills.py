@@ -61,12 +61,14 @@ TRAILER = 8
 
 @dataclass(frozen=True)
 class SpilledBlock:
-    """Location of a block.
+    """Location of a block in a spill.
+
+    The data of the block are followed by its index (of runs), and that by its directory (of key groups).
 
     Attributes:
-        start: of its data.
-        size: of its data; the index follows, then the directory.
-        runs: how many.
+        start: offset of the data.
+        size: size of the data in bytes.
+        runs: number of runs.
     """
 
     start: int
@@ -76,15 +78,15 @@ class SpilledBlock:
 
 @dataclass(frozen=True)
 class Spill:
-    """Records of all states, framed for their new key groups.
+    """Spill: temporary file with records of all states, framed and sorted by their new key groups.
 
     Attributes:
         location: the file.
         max_parallelism: number of the new key groups.
         blocks: the blocks.
-        states: what it holds of each state, by name, under the new key groups.
-        dropped: what was left out of each state, under the old key groups.
-        found: all that was read of each state, for the proof; empty unless digests were requested.
+        states: by name of the state, digest of its records in the spill, with their new key groups.
+        dropped: by name of the state, digest of the records that were left out, with their old key groups.
+        found: by name of the state, digest of all records that were read, for the proof; empty unless requested.
     """
 
     location: Location
@@ -97,13 +99,13 @@ class Spill:
 
 @dataclass(frozen=True)
 class SpilledRange:
-    """Part of a block in a range of key groups.
+    """The runs of a block in a range of key groups.
 
     Attributes:
         location: the file.
         key_groups: the range.
         runs: `RUN`[r]; offsets count from the start of the file.
-        bounds: i64[key groups + 1], where the data of each key group begin in the file.
+        bounds: i64[key groups + 1], offset in the file at which the data of each key group begin, and the end of all.
     """
 
     location: Location
@@ -117,7 +119,10 @@ class SpilledRange:
         return int(self.bounds[-1] - self.bounds[0])
 
     def read(self, key_groups: KeyGroupRange) -> Block:
-        """The runs of some of its key groups, which lie side by side; offsets count from the start of the data."""
+        """Read the runs and data of some of its key groups, which are adjacent in the file.
+
+        In the result, offsets of runs count from the start of the data.
+        """
         first, stop = (each - self.key_groups.start for each in (key_groups.start, key_groups.end + 1))
         start, end = int(self.bounds[first]), int(self.bounds[stop])
         low, high = np.searchsorted(self.runs["key_group"], (key_groups.start, key_groups.end + 1))
@@ -127,7 +132,7 @@ class SpilledRange:
 
 
 def find_blocks(location: Location) -> tuple[SpilledBlock, ...]:
-    """Locations of the blocks of a spill.
+    """Read the locations of the blocks of a spill from the end of the file.
 
     Raises:
         FormatError: the file is not a spill.
@@ -141,7 +146,7 @@ def find_blocks(location: Location) -> tuple[SpilledBlock, ...]:
 
 
 def read_spill(location: Location, blocks: Sequence[SpilledBlock], key_groups: KeyGroupRange) -> Iterator[SpilledRange]:
-    """List the parts of the blocks of a spill in some key groups; their data are not read yet.
+    """Read the indexes of the blocks of a spill in some key groups; the data are not read yet.
 
     Raises:
         FormatError: the file is not the spill that was written.
@@ -153,7 +158,7 @@ def read_spill(location: Location, blocks: Sequence[SpilledBlock], key_groups: K
 
 
 def find_range(location: Location, block: SpilledBlock, key_groups: KeyGroupRange) -> SpilledRange | None:
-    """Find the part of a block in some key groups; None when there is none; errors as of `read_spill`."""
+    """Read the index of a block in some key groups; None if the block has no runs there. Raises as `read_spill`."""
     index = block.start + block.size
     position = index + block.runs * RUN.itemsize + key_groups.start * _DIRECTORY_ROW
     raw = read_range(location, position, position + (len(key_groups) + 1) * _DIRECTORY_ROW)
@@ -172,9 +177,9 @@ def find_range(location: Location, block: SpilledBlock, key_groups: KeyGroupRang
 
 
 def _is_index(found: SpilledRange, rows: npt.NDArray[np.int64]) -> bool:
-    """Whether runs are what a directory says; `rows` are those at which the runs of each key group begin, and the end.
+    """Return whether runs agree with the directory, in which `rows` are the first run of each key group, and the end.
 
-    Kernels copy what the runs name, wherever that is.
+    The check is necessary because kernels copy the bytes that runs name without checking bounds.
     """
     runs, key_groups = found.runs, found.key_groups
     groups, sizes, lasts = runs["key_group"], runs["size"], runs["last"]
@@ -190,16 +195,16 @@ def _is_index(found: SpilledRange, rows: npt.NDArray[np.int64]) -> bool:
 
 
 BLOCK = 32 << 20
-"""Bytes of records in a block."""
+"""Bytes of records that are sorted in memory and written as one block."""
 
 BATCH = 16 << 20
-"""Bytes of records that become sections at once, unless one key group has more; see `choose_batch`."""
+"""Bytes of records that are joined to sections at a time, unless one key group has more; see `choose_batch`."""
 
 _MOST = 64 << 20
-"""Bytes that `choose_batch` gives at most."""
+"""Largest result of `choose_batch`, in bytes."""
 
 _SHARE = 32 << 10
-"""Bytes that a batch should have of each block: a read of fewer takes as long."""
+"""Bytes that a batch should read from each block: reading fewer bytes takes as long."""
 
 _READERS = 8
 """Blocks that are read at a time from a storage that is not local; each reader holds up to `BATCH` bytes."""
@@ -210,7 +215,7 @@ class BlockWriter:
     """Writes the blocks of a spill.
 
     Attributes:
-        output: where the bytes go.
+        output: file that the bytes are written to.
         max_parallelism: number of the new key groups.
     """
 
@@ -221,14 +226,14 @@ class BlockWriter:
     _start: int = 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write data of a block, or a part of them."""
+        """Write some or all data of the current block."""
         self._position += self.output.write(data)
 
     def end_block(self, runs: Index) -> None:
-        """Write what stands after the data of a block.
+        """End the current block: write its index and directory after its data.
 
         Args:
-            runs: `RUN`[r], at least one; offsets are set.
+            runs: `RUN`[r], at least one, in the order of the data; their offsets are set here.
         """
         block = SpilledBlock(self._start, self._position - self._start, len(runs))
         ends = block.start + np.cumsum(runs["size"])
@@ -253,10 +258,10 @@ class SpillWriter:
     """Sorts records into the blocks of a spill; see `create_spill`.
 
     Attributes:
-        output: where the blocks go.
-        buffer: what is not written yet.
-        states: what was written of each state, by id.
-        blocks: where the blocks lie, once the spill is finished.
+        output: writer of the blocks.
+        buffer: records that are not written yet.
+        states: digests of the written records, by id of the state.
+        blocks: locations of the blocks; empty until the spill is finished.
     """
 
     output: BlockWriter
@@ -265,8 +270,8 @@ class SpillWriter:
     blocks: tuple[SpilledBlock, ...] = ()
 
     def add(self, state: int, records: KeyedRecords) -> None:
-        """Take records of a state, which lie in their new key groups."""
-        # A batch may be larger than the buffer: that of few or of compressed key groups. It is added in slices.
+        """Add records of a state, whose key groups are the new ones."""
+        # Add the records in slices: those of few or of compressed key groups may be larger than the buffer.
         batches = size_of_records(records) // self.buffer.limit + 1
         rows = len(records) // batches + 1
         for start in range(0, len(records), rows):
@@ -275,7 +280,7 @@ class SpillWriter:
                 self.flush()
 
     def flush(self) -> None:
-        """Write what is held as a block."""
+        """Write the buffered records as a block."""
         block = self.buffer.sort(KeyGroupRange(0, self.output.max_parallelism))
         if not len(block.runs):
             return
@@ -287,10 +292,10 @@ class SpillWriter:
 
 @contextmanager
 def create_spill(location: Location, buffer: RecordBuffer, max_parallelism: int) -> Iterator[SpillWriter]:
-    """Write a spill; leftovers of a failed attempt are replaced.
+    """Create a spill, replacing leftovers of a failed attempt; it is complete when the context ends without an error.
 
     Raises:
-        StateError: the storage refuses.
+        StateError: the storage refuses to write.
     """
     with create_file(location, replace=True) as output:
         writer = SpillWriter(BlockWriter(output, max_parallelism), buffer)
@@ -303,13 +308,13 @@ def create_spill(location: Location, buffer: RecordBuffer, max_parallelism: int)
 def create_merged_spill(
     location: Location, buffer: RecordBuffer, max_parallelism: int, batch: int = BATCH
 ) -> Iterator[SpillWriter]:
-    """Create a spill of one block; until it is closed, its blocks are in a temporary directory of this machine.
+    """Create a spill with a single block: blocks are first written to a local temporary file, and merged at the end.
 
     Args:
         location: the spill.
-        buffer: as of `create_spill`.
-        max_parallelism: as of `create_spill`.
-        batch: as of `merge_blocks`.
+        buffer: see `create_spill`.
+        max_parallelism: see `create_spill`.
+        batch: see `merge_blocks`.
 
     Raises:
         FormatError: the file in the temporary directory has changed.
@@ -324,26 +329,26 @@ def create_merged_spill(
 def merge_blocks(
     source: Location, blocks: Sequence[SpilledBlock], target: Location, max_parallelism: int, batch: int = BATCH
 ) -> tuple[SpilledBlock, ...]:
-    """Write a spill again as one block, in which a key group and state has one run.
+    """Merge the blocks of a spill into a new spill with one block, which has one run for each key group and state.
 
     Args:
-        source: the spill; local, for it is read in many small ranges.
-        blocks: its blocks; those of the first one come first in each run.
+        source: the old spill, which is local, because it is read in many small ranges.
+        blocks: blocks of the old spill; in a new run, records of an earlier block come first.
         target: the new spill; leftovers of a failed attempt are replaced.
         max_parallelism: number of the new key groups.
-        batch: bytes of records that are joined at once; of a larger key group these are held at a time, too.
+        batch: bytes of records that are joined at a time; a larger key group is copied in chunks of this size.
 
     Returns:
-        The new block; none when there were none.
+        The new block in a tuple; an empty tuple if there are no records.
 
     Raises:
-        FormatError: the source is not the spill that was written.
-        StateError: the storage refuses.
+        FormatError: the old file is not the spill that was written.
+        StateError: the storage refuses to read or write.
     """
     with create_file(target, replace=True) as output:
         writer = BlockWriter(output, max_parallelism)
         indexes: list[Index] = []
-        # With many key groups even the indexes of the blocks are too large to be held together.
+        # With many key groups, even the indexes of all blocks may not fit into memory together.
         count = sum(block.runs for block in blocks) * RUN.itemsize // batch + 1
         step = -(-max_parallelism // count)
         for start in range(0, max_parallelism, step):
@@ -368,18 +373,18 @@ def merge_blocks(
 def open_spills(
     sources: Sequence[Sequence[Spill]], key_groups: KeyGroupRange
 ) -> Iterator[list[tuple[int, SpilledRange]]]:
-    """Content of spills in some key groups, to be read a few key groups at a time.
+    """Open the contents of spills in some key groups, to be read a few key groups at a time.
 
-    Spills on this machine are read where they lie. From other storages, which take as long to answer for a few bytes as
-    for a few MiB, all these bytes come first, those of a block by one read (more when they are more than `BATCH`): into
-    a file in a temporary directory, which is gone afterwards.
+    Local spills are read in place. Remote storage takes as long to read a few bytes as a few MiB, so the wanted bytes
+    of each block are first copied, up to `BATCH` bytes per read, to a local temporary file, which is removed at the
+    end.
 
     Args:
         sources: the spills of each source.
         key_groups: the range.
 
     Yields:
-        (source, what a block holds), in the order of sources, spills and blocks.
+        One list of (index of the source, runs of a block), in the order of sources, spills and blocks.
 
     Raises:
         FormatError: a file is not the spill that was written.
@@ -411,7 +416,7 @@ def open_spills(
 
 
 def _fetch(scratch: Location, wanted: SpilledRange, offset: int) -> SpilledRange:
-    """The same range, its data at an offset of a file that is there already."""
+    """Copy the data of a range to an offset of the existing local file; return the range with its new location."""
     start, end = int(wanted.bounds[0]), int(wanted.bounds[-1])
     with translating(scratch, "write the file", writes=True), Path(scratch.path).open("r+b") as file:
         file.seek(offset)
@@ -430,22 +435,23 @@ def _make_scratch() -> Iterator[Location]:
 
 
 def choose_batch(blocks: int) -> int:
-    """Bytes of records to join at once, `BATCH` unless they come from many blocks.
+    """Choose how many bytes of records to join at a time: `BATCH`, or more if they come from many blocks.
 
-    Each batch is one read of every block; with thousands of them the reads would be of a few KiB.
+    Each batch takes one read of each block. With thousands of blocks, each read would be of a few KiB only.
     """
     return min(_MOST, max(BATCH, blocks * _SHARE))
 
 
 def cut_windows(ranges: Sequence[SpilledRange], size: int) -> Iterator[tuple[KeyGroupRange, bool]]:
-    """Key groups to be joined at once.
+    """Cut key groups into windows of about `size` bytes, whose records are joined at a time.
 
     Args:
-        ranges: of blocks, all of the same key groups.
-        size: bytes of records, unless one key group has more.
+        ranges: ranges of blocks, all with the same key groups.
+        size: most bytes of a window, unless a single key group has more.
 
     Yields:
-        (key groups, whether it is a single one of more than twice the size). Key groups without records may be missing.
+        (key groups, whether it is a single one of more than twice `size`). Some key groups without records are left
+        out.
     """
     if not ranges:
         return
@@ -459,7 +465,7 @@ def cut_windows(ranges: Sequence[SpilledRange], size: int) -> Iterator[tuple[Key
             yield KeyGroupRange(key_groups.start + first, number - first), total > 2 * size
             total = 0
         if not total:
-            # A key group that is too large to be held stands alone, without the empty ones before it.
+            # A window begins at a key group with records: one that is too large must be alone in its window.
             first = number
         total += each
     if total:
@@ -467,15 +473,15 @@ def cut_windows(ranges: Sequence[SpilledRange], size: int) -> Iterator[tuple[Key
 
 
 def stream_runs(ranges: Sequence[SpilledRange], key_group: int, size: int) -> Iterator[tuple[Index, Iterator[bytes]]]:
-    """The runs of a key group that is too large to be held; those of a state as one.
+    """Read a key group that is too large to be held in memory; merge the runs of each state into one.
 
     Args:
-        ranges: of blocks, at least one of which has the key group.
-        key_group: inside all ranges.
-        size: bytes that are held at once.
+        ranges: ranges of blocks, at least one of which has the key group.
+        key_group: the key group, which is inside all ranges.
+        size: bytes of a chunk.
 
     Yields:
-        (`RUN`[1], ascending by state, and its bytes in chunks, which are taken before the next run).
+        (`RUN`[1] of a state, its bytes in chunks), ascending by state.
     """
     found = [each.runs[each.runs["key_group"] == key_group] for each in ranges]
     locations = [each.location for each, runs in zip(ranges, found, strict=True) for _ in runs]
@@ -496,12 +502,12 @@ def _read_chunks(runs: Sequence[tuple[Location, np.void]], size: int) -> Iterato
 
 @dataclass(frozen=True)
 class StateSpill:
-    """Encoded records of one state that wait to be merged.
+    """Spill with encoded records of a single state.
 
     Attributes:
         location: the file, in which the state has the id 0.
-        records: how many.
-        key_groups: range outside of which none of them lies.
+        records: number of records.
+        key_groups: smallest range that has the key groups of all records.
     """
 
     location: Location
@@ -514,12 +520,12 @@ class StateSpillWriter:
     """Writes records of one state into a spill; see `create_state_spill`.
 
     Attributes:
-        encoder: knows the layouts.
+        encoder: encoder of the state.
         target: the file.
-        spill: takes the records.
-        records: their number.
-        first: lowest key group.
-        last: highest key group.
+        spill: writer of the spill.
+        records: number of records so far.
+        first: lowest key group so far.
+        last: highest key group so far.
     """
 
     encoder: RecordEncoder
@@ -530,7 +536,7 @@ class StateSpillWriter:
     last: int = -1
 
     def add(self, rows: EncodedRecords) -> None:
-        """Take encoded rows, at least one."""
+        """Add encoded rows, at least one."""
         self.spill.add(0, join_sides(rows.key_groups, rows.keys, rows.values))
         lowest, highest = int(rows.key_groups.min()), int(rows.key_groups.max())
         self.first = min(self.first, lowest) if self.records else lowest
@@ -539,21 +545,21 @@ class StateSpillWriter:
 
     @property
     def written(self) -> StateSpill:
-        """The file, once it is written."""
+        """The spill, once it is written."""
         return StateSpill(self.target, self.records, KeyGroupRange(self.first, self.last - self.first + 1))
 
 
 @contextmanager
 def create_state_spill(encoder: RecordEncoder, target: Location, limit: int) -> Iterator[StateSpillWriter]:
-    """Write a spill; leftovers of a failed attempt are replaced.
+    """Create a spill for records of one state, replacing leftovers of a failed attempt.
 
     Args:
-        encoder: knows the layouts.
+        encoder: encoder of the state.
         target: the file.
         limit: bytes of records that are held in memory.
 
     Raises:
-        StateError: the storage refuses.
+        StateError: the storage refuses to write.
     """
     maps = frozenset([0] if encoder.layout.state_type == StateKind.MAP else [])
     buffer = RecordBuffer(encoder.prefix, maps, limit)
@@ -565,8 +571,8 @@ def write_state_spill(encoder: RecordEncoder, batches: Iterable[pa.RecordBatch],
     """Encode rows of one state into a spill.
 
     Args:
-        encoder: knows the layouts.
-        batches: rows in any order; the rows of one list follow each other inside one task.
+        encoder: encoder of the state.
+        batches: rows in any order, but all rows of one list are adjacent.
         target: the file; leftovers of a failed attempt are replaced.
 
     Raises:

@@ -61,7 +61,7 @@ class RecordedWork:
 
     Attributes:
         work: the task.
-        directory: only files in it are recorded.
+        directory: directory whose new files are recorded.
     """
 
     work: Work[Any]
@@ -69,16 +69,16 @@ class RecordedWork:
 
     @property
     def in_flight(self) -> int:
-        """See `Work`."""
+        """`in_flight` of the task; see `local_processes.Work`."""
         return getattr(self.work, "in_flight", 1)
 
     @property
     def threads(self) -> int:
-        """See `Work`."""
+        """`threads` of the task; see `local_processes.Work`."""
         return getattr(self.work, "threads", 1)
 
     def run(self) -> tuple[Any, tuple[RecordedFile, ...]]:
-        """Do the work; return its result and the files."""
+        """Run the task; return its result and the files that it has written into the directory."""
         with record_files(self.directory) as recorder:
             result = self.work.run()
         return result, tuple(recorder.files.values())
@@ -90,16 +90,16 @@ def make_manifest(
     directory: Location,
     written: Mapping[str, RecordedFile],
 ) -> Manifest:
-    """Manifest of a snapshot whose data files are complete.
+    """Make the manifest of a snapshot whose data files are complete; no file is read.
 
-    A file whose bytes did not pass through this package is recorded without a checksum: one that was linked, or that an
-    object store has copied by itself. None is read.
+    Files whose bytes did not pass through this package (they were linked, or copied by an object store) are recorded
+    without a checksum.
 
     Args:
-        content: of `_metadata`.
-        metadata: the same, decoded.
-        directory: of the snapshot.
-        written: files whose checksums were taken while they were written, by name.
+        content: the bytes of `_metadata`.
+        metadata: the decoded `_metadata`.
+        directory: directory of the snapshot.
+        written: files whose checksums were computed while they were written, by name.
 
     Raises:
         StateError: the directory cannot be listed.
@@ -116,7 +116,7 @@ def make_manifest(
                 elsewhere[path] = max(elsewhere.get(path, 0), size)
     sizes = {each.location.name: each.size for each in list_directory(directory)} if names else {}
     files = []
-    # A file that an unverified copy failed to create is left out of the manifest too; `verify`
+    # If an unverified copy has failed without an error, its file is missing. The manifest leaves it out; `verify`
     # reports it, since `_metadata` names it.
     for name in (each for each in names if each in sizes):
         known = written.get(name)
@@ -134,9 +134,9 @@ class _Staged:
 
     Attributes:
         metadata: its metadata.
-        content: their bytes.
-        files: what happened to the files of the old snapshot.
-        beside: other directories whose files it may name.
+        content: the bytes of its `_metadata`.
+        files: whether files of the old snapshot were copied, linked or referenced.
+        beside: other directories whose files the metadata may name.
     """
 
     metadata: CheckpointMetadata
@@ -157,14 +157,14 @@ class SnapshotTransaction:
         target: a directory that does not exist yet or is empty.
         run: runs tasks and returns their results in order; default one after the other in this process.
         scratch: directory (path or URL) of temporary files; see `ScratchDirectory` for the default.
-        is_shared: `run` uses other machines, which must reach the temporary files.
+        is_shared: whether `run` uses other machines, which must reach the temporary files.
 
     Attributes:
         copied: files of the old snapshot that were copied or linked.
         copied_bytes: bytes that were copied.
 
     Raises:
-        TargetExistsError: on entering, when the target holds something.
+        TargetExistsError: when the `with` block is entered: the target is not empty.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class SnapshotTransaction:
         self._staged: _Staged | None = None
 
     def __enter__(self) -> SnapshotTransaction:
-        """Take the target directory."""
+        """Reserve the target directory for this transaction."""
         self._writer.__enter__()
         return self
 
@@ -201,11 +201,11 @@ class SnapshotTransaction:
 
     @cached_property
     def scratch(self) -> Location:
-        """Directory of temporary files, until `clear`; chosen at the first use."""
+        """Directory of temporary files; it is chosen at the first use, and removed by `clear`."""
         return self._temporary.enter_context(ScratchDirectory(self.target, self._scratch, is_shared=self._is_shared))
 
     def run(self, tasks: Sequence[Work[Any]], what: str) -> list[Any]:
-        """Run tasks, and note the files that they write into `target`, with checksums; results in order.
+        """Run tasks, and record the files that they write into `target`, with checksums; return the results in order.
 
         Args:
             tasks: the tasks.
@@ -218,7 +218,7 @@ class SnapshotTransaction:
         return results
 
     def add_files(self, files: Iterable[RecordedFile]) -> None:
-        """Take the checksums of files that others than tasks of `run` have written into `target`."""
+        """Record files, with checksums, that were written into `target` by others than the tasks of `run`."""
         found = {each.name: each for each in files}
         self._files |= found
         self._writer.written.update(found)
@@ -237,18 +237,18 @@ class SnapshotTransaction:
     ) -> Snapshot:
         """Take over the files of the old snapshot; return the new one, which is not published yet.
 
-        What a reader will find in the new `_metadata` is compared with `metadata`.
+        The new `_metadata` is decoded again, as a reader will do, and compared with `metadata`.
 
         Args:
-            metadata: those of the new snapshot, with the new files in place.
-            base: the old snapshot, whose files the metadata still name; None where all files are new.
+            metadata: metadata of the new snapshot, with handles of the new files.
+            base: the old snapshot, whose files the metadata still name; None if all files are new.
             properties: see `plan_copies`.
             files: see `plan_copies`.
             verify: see `plan_copies`.
-            declarations: of the new snapshot; default those of the old one.
+            declarations: declarations for the new snapshot; default those of the old one.
             beside: other directories whose files the new snapshot may name, such as those that the checkpoints of a
                 job share; see `require_own_files`.
-            changed: ids of the operators that may differ from those of the old snapshot; default any.
+            changed: ids of the operators that may differ from those of the old snapshot; default all.
 
         Raises:
             ProofError: the new `_metadata` are not the expected ones.
@@ -263,13 +263,13 @@ class SnapshotTransaction:
             metadata, copies = plan_copies(base, metadata, self.target, properties, files=files, verify=verify)
             self.copied, self.copied_bytes = len(copies), self._copy(copies)
             declarations = declarations or base.declarations
-            # The old snapshot could read the files that the new one references, so the new one may read them too.
+            # Files that the new snapshot references were allowed for the old one, so they are allowed for the new one.
             handles = (each.handle for each in list_references(metadata))
             stayed = (cut_directory(each.path) for each in handles if isinstance(each, FileStateHandle))
             mapping = base.path_mapping.allow(stayed)
         mapping = mapping.allow(each.url for each in beside)
         location, content = SnapshotLocation(self.target, self._writer.locate(METADATA_FILE)), write_metadata(metadata)
-        # The metadata as a reader will find it, not the plan.
+        # Compare the metadata that a reader will decode, not the objects that were written.
         metadata = read_metadata(content, str(location.metadata))
         staged = Snapshot(location, metadata, mapping, declarations)
         require_staged(staged, expected, base, copies, properties, changed)
@@ -277,7 +277,7 @@ class SnapshotTransaction:
         return staged
 
     def _copy(self, copies: Sequence[FileCopy]) -> int:
-        """Copy files; return the bytes written."""
+        """Copy files, and repeat copies of a wrong size; return the bytes written."""
         what = "files cannot be copied"
         size: int = sum(self.run([replace(each, measure=False) for each in copies], what))
         others = find_other_sizes(copies, self.target)
@@ -293,7 +293,7 @@ class SnapshotTransaction:
         """Publish what was staged.
 
         Args:
-            proof: of the new snapshot; None where none was asked for.
+            proof: proof of the new snapshot; None if none was requested.
             differences: see `require_proof`.
             hint: see `require_proof`.
 
@@ -306,7 +306,7 @@ class SnapshotTransaction:
         staged = self._staged
         if proof is not None:
             require_proof(proof, differences=differences, hint=hint)
-        # Before the snapshot is published, so that a failed commit has published nothing.
+        # Remove temporary files before the snapshot is published: if that fails, nothing is published.
         self.clear()
         if staged.files is not FileMode.REFERENCE:
             require_own_files(staged.metadata, self.target, staged.beside)
@@ -319,35 +319,38 @@ class SnapshotTransaction:
 
 @dataclass(frozen=True)
 class CountStates:
-    """Digests of all states of one file; can be sent to other processes."""
+    """Task that computes digests of all states of one file; can be sent to other processes."""
 
     operator: str
     file: KeyedFile
 
     @property
     def threads(self) -> int:
-        """See `local_processes.Work`."""
+        """Number of these tasks that can run concurrently in threads; see `local_processes.Work`."""
         return count_kernel_threads([self.file])
 
     def run(self) -> dict[str, RecordDigest]:
-        """Read the file.
+        """Read the file; return the digests by name of the state.
 
         Raises:
-            StateError: it cannot be read.
+            StateError: the file cannot be read.
         """
         with at(operator=self.operator):
             return digest_states(self.file, self.file.key_groups)
 
 
 def check_source_whole(operators: Sequence[Operator], run: Runner) -> ProofCheck | None:
-    """Compare the records that are read of operators with those that their handles hold.
+    """Check that subtasks together read all records of the databases that they share.
+
+    After a change of parallelism, several handles may refer to one database, and each subtask reads only the key groups
+    in its range.
 
     Args:
-        operators: of the source.
+        operators: operators of the old snapshot.
         run: runs tasks and gives their results in order.
 
     Returns:
-        The check; None where no file is clipped.
+        The check; None if each subtask reads its files completely.
 
     Raises:
         StateError: a file cannot be read.
