@@ -36,18 +36,19 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location, SnapshotLocation
 
 _SHOWN = 2000
-"""Last characters of the output of a command that failed."""
+"""Number of characters that a finding shows of the end of a failed command's output."""
 
 
 def run_drill(report: AuditReport, command: Sequence[str], *, seconds: float = 1800.0) -> AuditReport:
-    """Run a command with the path of a snapshot as its last argument; add how it ended to the report.
+    """Run a command that tries to restore a snapshot, and return the report with the result.
 
-    Snapshots with errors are not drilled: the answer is known.
+    The path of the snapshot is the last argument of the command. If the report has errors already, the command is not
+    run.
 
     Args:
-        report: of the snapshot.
-        command: program and arguments; it ends with 0 where the snapshot was restored.
-        seconds: after which the command is ended.
+        report: report of the snapshot.
+        command: program and arguments; exit code 0 means that the snapshot was restored.
+        seconds: time limit of the command.
 
     Raises:
         UsageError: the program cannot be started.
@@ -94,14 +95,14 @@ def audit_snapshot(
         snapshot: the snapshot, or its path.
         depth: how much is read: `files`, `sample` or `whole`.
         listings: known listings, to share between audits that run at one time.
-        search: directories in which missing files are looked for, beside those around the snapshot.
+        search: directories in which missing files are looked for, besides those around the snapshot.
         modified: when `_metadata` was written, for the report.
 
-    A `_metadata` that is damaged or of an unknown version is a finding; only a path is opened here.
+    If `snapshot` is a path, a `_metadata` that is damaged or of an unknown version is a finding, not an error.
 
     Raises:
         NotFoundError: there is no snapshot at the path.
-        SnapshotGoneError: it was removed meanwhile, which is no damage.
+        SnapshotGoneError: the snapshot was removed during the audit, which is no damage.
         UsageError: the depth does not exist, or the storage cannot be reached.
     """
     started = time.perf_counter()
@@ -147,7 +148,7 @@ def report_unreadable(
 
 
 def parse_depth(depth: Depth | str) -> Depth:
-    """Return the depth of a name.
+    """Convert the name of a depth.
 
     Raises:
         UsageError: there is no such depth.
@@ -174,7 +175,7 @@ def is_restorable(snapshot: Snapshot | str, *, listings: Listings | None = None)
         listings: known listings, to share between snapshots of one root.
 
     Returns:
-        None where no error was found, but the storage does not say whether all files exist.
+        True or False; None if no error was found, but the storage did not say whether all files exist.
 
     Raises:
         StorageError: the storage does not answer, so that nothing is known about the snapshot.
@@ -199,19 +200,22 @@ class AuditSummary:
     """Results of several audits.
 
     Attributes:
-        reports: newest snapshot first.
+        reports: reports of the snapshots, the newest snapshot first.
     """
 
     reports: tuple[AuditReport, ...]
 
     @property
     def newest_restorable(self) -> AuditReport | None:
-        """The newest snapshot without an error; None when there is none."""
+        """Report of the newest snapshot without an error; None if there is none."""
         return next((each for each in self.reports if each.restorable), None)
 
     @property
     def newest_by_directory(self) -> dict[str, AuditReport | None]:
-        """The newest snapshot without an error by the directory that holds it: of checkpoints, that of the job."""
+        """Report of the newest snapshot without an error, or None, for each directory that contains snapshots.
+
+        Checkpoints are in the directory of their job.
+        """
         found: dict[str, AuditReport | None] = {}
         for report in self.reports:
             directory = report.path.rstrip("/").rpartition("/")[0]
@@ -221,12 +225,12 @@ class AuditSummary:
 
     @property
     def verdict(self) -> AuditVerdict:
-        """The worst verdict of all snapshots."""
+        """The worst verdict of all snapshots; restorable if there are none."""
         verdicts = {each.verdict for each in self.reports}
         return next((each for each in AuditVerdict if each in verdicts), AuditVerdict.RESTORABLE)
 
     def to_json(self) -> dict[str, object]:
-        """The summary as JSON."""
+        """Return the summary as an object for `json.dumps`."""
         newest = self.newest_restorable
         return {
             "verdict": self.verdict,
@@ -248,15 +252,15 @@ def audit_paths(
 ) -> AuditSummary:
     """Audit snapshots and all snapshots below directories.
 
-    A snapshot whose `_metadata` cannot be read is a report with that finding. Missing files are looked for in the
+    A snapshot whose `_metadata` cannot be read gets a report with that finding. Missing files are looked for in the
     directories of all these snapshots.
 
     Args:
-        paths: snapshots, and directories with snapshots below them; or a single one.
+        paths: paths of snapshots, and of directories with snapshots below them; or a single path.
         depth: how much is read.
-        open: opens a snapshot by its path.
+        open: function that opens a snapshot by its path.
         search: further snapshots, and directories with snapshots below them, in which missing files are looked for.
-        report: receives the number of audits that are finished, and of all.
+        report: function that is called after each audit with the number of finished audits and of all audits.
 
     Raises:
         NotFoundError: a path holds no snapshot.
@@ -272,7 +276,7 @@ def audit_paths(
     for entry in entries.values():
         metadata = entry.location.metadata
         try:
-            # The text of one elsewhere has no secrets, with which it is opened.
+            # The text of a remote location is redacted; only its URL has the secrets that opening it may need.
             snapshot = open(str(metadata) if is_local(metadata) else metadata.url)
         except (FormatError, UnsupportedError) as error:
             reports.append(report_unreadable(entry.location, depth, error, entry.modified))

@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 Hashes = npt.NDArray[np.uint64]
 
 MOST_KEYS = 1 << 24
-"""Keys of a key group that are compared, at most; of larger ones the first."""
+"""Most keys of a key group that are compared; in a larger key group, only the first ones are."""
 
 
 @dataclass
 class RepeatedKeys:
-    """Looks for keys that occur twice in a key group, while the records of a file are read in order.
+    """Looks for keys that occur twice in a key group; it gets the records of a file in the order of the file.
 
     Attributes:
-        file: the file.
+        file: the file, which is read again to compare keys with the same hash.
     """
 
     file: KeyedFile
@@ -87,7 +87,7 @@ class RepeatedKeys:
         self._last[state_id] = last, own
 
     def _compare(self, state_id: int, key_group: int, wanted: np.uint64) -> None:
-        """Compare the keys of a hash in a key group byte by byte."""
+        """Read a key group again, and compare the keys that have the hash `wanted` byte by byte."""
         found: set[bytes] = set()
         for _, records in self.file.scan([state_id], KeyGroupRange(key_group, 1)):
             hashes = hash_keys(records.key_groups, records.data.ctypes.data, records.key_starts, records.key_ends)
@@ -105,23 +105,23 @@ class RepeatedKeys:
 
 
 _SMALL_FILE = 256 << 10
-"""Files up to this size are walked whole in a sample."""
+"""Size in bytes up to which a file is read completely in a sample."""
 
 _WINDOW = 16 << 20
-"""Bytes of logged changes that are held at once."""
+"""Bytes of logged changes that are held in memory at a time."""
 
 _MOST_FAILURES = 8
-"""Largest number of failed key groups of a file that get a finding each."""
+"""Number of findings on key groups of a file after which no further key groups are read."""
 
 
 @dataclass
 class ReadAmounts:
-    """Amounts that were read.
+    """Numbers of what was read.
 
     Attributes:
-        tables: RocksDB tables.
-        sections: key-group sections.
-        records: records.
+        tables: number of RocksDB tables.
+        sections: number of key-group sections.
+        records: number of records.
     """
 
     tables: int = 0
@@ -130,7 +130,7 @@ class ReadAmounts:
     _lock: Lock = field(default_factory=Lock, repr=False)
 
     def add(self, *, tables: int = 0, sections: int = 0, records: int = 0) -> None:
-        """Add amounts; safe in threads."""
+        """Add numbers; several threads may call it at the same time."""
         with self._lock:
             self.tables += tables
             self.sections += sections
@@ -139,7 +139,7 @@ class ReadAmounts:
 
 @dataclass(frozen=True)
 class _Subject:
-    """Operator, state and file that a task of the audit reads, for its findings."""
+    """Operator, state and file that a task of the audit reads, and the property it checks, for its findings."""
 
     property: Property
     operator: str
@@ -159,19 +159,19 @@ class _Subject:
 
 
 Task = tuple[_Subject, "Callable[[], Iterable[Finding]]"]
-"""A task of the audit that can run beside others."""
+"""A task of the audit: its subject, and a function that returns findings; tasks may run concurrently."""
 
 
 def audit_contents(snapshot: Snapshot, depth: Depth, findings: Findings) -> ReadAmounts:
-    """Read the files of a snapshot, a sample of them or whole.
+    """Read the files of a snapshot, a sample of their contents or all of it.
 
-    An error in one file, section or state does not hide those in others. Files that are known to be missing or of the
-    wrong size are not reported again.
+    An error in one file, section or state does not hide errors in others. Files that `findings` already report as
+    missing or of a wrong size are not reported again.
 
     Args:
         snapshot: the snapshot.
         depth: `SAMPLE` or `WHOLE`.
-        findings: receives what cannot be read.
+        findings: findings so far; those on contents are added.
     """
     amounts = ReadAmounts()
     known = {
@@ -212,7 +212,7 @@ def _plan_operator(
 ) -> Iterator[Task]:
     survey = operator.survey(in_flight=True)
     for failure in survey.failures:
-        # `audit_structure` reports missing and overlapping key groups, without reading any file.
+        # Damage without a subtask means missing or overlapping key groups, which `audit_structure` reports.
         if (failure.subtask is not None or not failure.is_damage) and failure.error.where.file not in known - {None}:
             findings.add(from_error(failure.error, Property.RECORDS, operator=operator.label, subtask=failure.subtask))
     mixed = _compare_raw_state(operator)
@@ -265,7 +265,7 @@ def _note_undecoded(operator: OperatorFiles, state: State, reason: str) -> Findi
 
 
 def _group_by_file(states: Sequence[KeyedState]) -> list[tuple[KeyedFile, int, dict[int, KeyedState]]]:
-    """Each file with its subtask, and the states in it by state id."""
+    """Return each file with its subtask, and the states in it by state id."""
     found: dict[int, tuple[KeyedFile, int, dict[int, KeyedState]]] = {}
     for state in states:
         for subtask_state in state.subtask_states:
@@ -281,7 +281,7 @@ def _verify_table(table: TableFile, kept: TableCache, amounts: ReadAmounts, *, w
 
 
 def _compare_raw_state(operator: Operator) -> Finding | None:
-    """Return what is wrong if raw keyed state is timers in some subtasks and something else in others."""
+    """Return a finding if the raw keyed state of some subtasks is timers, and that of others is not; else None."""
     timers = [index for index, file in operator.files.survey()[0] if file.holds_raw_timers]
     others = [index for index, unread in operator.files.survey_unread().items() if not unread.is_timers]
     if not timers or not others:
@@ -302,7 +302,7 @@ def _check_databases(operator: Operator) -> Iterable[Finding]:
 
 
 def _read_changes(operator: Operator, handle: ChangelogStateBackendHandle) -> Iterable[Finding]:
-    """Walk over the logged changes of a subtask, which shows damage even where the types of the keys are not known."""
+    """Read the logged changes of a subtask without decoding them, to find damage even if their types are unknown."""
     handles = operator.snapshot.handles
     log = open_change_log(handle.non_materialized, handle.key_groups, handles.open_stream, handles.change_files)
     log.metadata()
@@ -312,7 +312,10 @@ def _read_changes(operator: Operator, handle: ChangelogStateBackendHandle) -> It
 
 
 def _read_other(state: State, amounts: ReadAmounts, *, whole: bool) -> Iterator[Finding]:
-    """Read operator state, raw state or in-flight data; a sample is one batch, or some subtasks of operator state."""
+    """Read operator state, raw state or in-flight data.
+
+    A sample is the first batch; of operator state, it is the state of some subtasks (see `_read_elements`).
+    """
     if state.undecoded:
         yield _note_undecoded(state.operator, state, state.undecoded)
     if isinstance(state, NonKeyedState):
@@ -325,7 +328,7 @@ def _read_other(state: State, amounts: ReadAmounts, *, whole: bool) -> Iterator[
 
 
 def _read_elements(state: NonKeyedState, amounts: ReadAmounts, *, whole: bool) -> Iterator[Finding]:
-    """Check the offsets of all subtasks and decode their elements; a sample decodes the first and the small files."""
+    """Check the offsets of all subtasks and decode elements; in a sample, those of the first one and of small files."""
     table = state.make_table()
     for index, subtask_state in enumerate(state.subtask_states):
         subject = _Subject(Property.RECORDS, state.operator.label, subtask_state.subtask, state.label)
@@ -344,11 +347,11 @@ class _FileReader:
 
     Attributes:
         operator: the operator.
-        subject: the file, for findings.
+        subject: operator, subtask and file, for findings.
         file: the file.
-        states: the states in it by state id.
-        tables: what decodes the records of each state, by name.
-        amounts: receives what was read.
+        states: the states in the file by state id.
+        tables: tables that decode the records of each state, by name of the state.
+        amounts: numbers of what was read; they are increased.
     """
 
     operator: Operator
@@ -359,14 +362,17 @@ class _FileReader:
     amounts: ReadAmounts
 
     def read_sample(self) -> Iterator[Finding]:
-        """Read the first and the last section of a file, or all of a small file; of a database a batch per state."""
+        """Read a sample: the first and the last section of a file, or all of a small file.
+
+        Of a database, read the first batch of each state; with a changelog, also the first and the last key group.
+        """
         if sections := self.file.stored_sections():
             if sections[-1].end <= _SMALL_FILE:
                 yield from self.read_whole()
             else:
                 yield from self._read_sections(dict.fromkeys((sections[0].key_group, sections[-1].key_group)))
         elif isinstance(self.file, ChangelogFile):
-            # Opening the file has read the headers of all change sets; reading a key group replays some of the changes.
+            # Opening the file has read the headers of all change sets. Reading key groups replays their changes.
             groups = self.file.key_groups
             for group in sorted({groups.start, groups.end}) if groups.number else ():
                 yield from self._read(KeyGroupRange(group, 1))
@@ -375,7 +381,7 @@ class _FileReader:
             yield from self._find_first_records()
 
     def read_whole(self) -> Iterator[Finding]:
-        """Read all records; when that fails, key group by key group, so that all damage is found."""
+        """Read all records; if that fails, read them again one key group at a time, to find damage in all of them."""
         self.amounts.add(sections=len(self.file.stored_sections()))
         found = list(self._read(None))
         if not any(each.severity is Severity.ERROR for each in found):
@@ -408,9 +414,12 @@ class _FileReader:
         first: bool = False,
         counted: bool = True,
     ) -> Iterator[Finding]:
-        """Decode records; a state that fails does not hide the others."""
+        """Decode records, and check their keys; after an error in one state, go on with the other states.
+
+        With `first`, only the first batch is read; with `counted`, records are added to `amounts`.
+        """
         chosen = list(self.states if state_ids is None else state_ids)
-        # Keys are unique in a database, so only files with sections can repeat a key.
+        # RocksDB has each key once, so only files with sections can have a key twice.
         repeated = RepeatedKeys(self.file) if self.file.stored_sections() else None
         failed: set[int] = set()
         try:
@@ -437,7 +446,7 @@ class _FileReader:
 
         The key groups of keys with an unknown hash, such as objects of user classes, are not checked.
         """
-        # Entries whose ends are not known come as one record without a key.
+        # If the ends of entries cannot be found, the reader returns all of them as one record without a key.
         has_key = records.key_ends > records.key_starts
         if not has_key.all():
             records = records.select(np.flatnonzero(has_key))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 def find_owner(directory: str, exclusive: Location) -> str:
-    """Describe the owner of a foreign directory; empty if it belongs to the snapshot or to its job.
+    """Describe who owns a directory; return an empty text if it belongs to the snapshot or to its job.
 
     Args:
         directory: path or URL of the directory, after path mapping.
@@ -78,25 +78,25 @@ def _find_name(path: str, pattern: re.Pattern[str]) -> str:
 
 
 _MOST_SEARCHED = 256
-"""Directories that are listed in search of missing files."""
+"""Most directories that are listed in search of missing files."""
 
 _MOST_ABOVE = 4
-"""Directories above a snapshot below which the rest of the path of a missing file is looked for."""
+"""Number of directories above a snapshot below which the end of the path of a missing file is looked for."""
 
 _MOST_NAMES = 64
-"""Last names of the path of a missing file that are looked for there."""
+"""Number of names at the end of the path of a missing file that are looked for there."""
 
 _RESTORED = "Use an earlier snapshot, or restore the file from a backup"
 
 
 class MissingFiles:
-    """Searches the directories around a snapshot for files that its handles reference and that do not exist there.
+    """Searches the directories around a snapshot for missing files, which handles of the snapshot reference.
 
-    Symbolic links that lead out of these directories are not followed: a snapshot from elsewhere may contain them.
+    Symbolic links that lead out of these directories are not followed: a snapshot from elsewhere may contain some.
 
     Args:
         snapshot: the snapshot.
-        listings: known listings.
+        listings: known listings; further directories are added.
         directories: directories that are searched first.
     """
 
@@ -108,7 +108,7 @@ class MissingFiles:
         self._moved: dict[str, list[Location]] = {}
 
     def explain(self, file: ReferencedFile) -> Finding:
-        """Describe a missing file and what to do about it."""
+        """Make the finding on a missing file, with a hint on where it may be and on what to do."""
         use = file.uses[0]
         role = use.reference.role
         kind = {StreamRole.SHARED: "shared file ", StreamRole.PRIVATE: "private file "}.get(role, "file ")
@@ -161,14 +161,14 @@ class MissingFiles:
         )
 
     def _find_moved(self, file: ReferencedFile) -> list[Location]:
-        """Find the directory of a file in a tree that was moved as a whole, so that the end of its path is the same."""
+        """Find directories with a file of this name whose path ends like the old one: the tree may have been moved."""
         key = str(file.directory)
         if key not in self._moved:
             names = file.directory.path.strip("/").split("/")[-_MOST_NAMES:]
             above = parent(self._snapshot.location.directory)
             directories: list[Location] = []
             for _ in range(_MOST_ABOVE):
-                # Below the root of the file system, the names would make up the old path itself, which is out of reach.
+                # Stop at the root of the file system: below it, the names would be the old path itself.
                 if above == parent(above):
                     break
                 below = (_below(above, "/".join(names[index:])) for index in range(len(names)))
@@ -181,7 +181,7 @@ class MissingFiles:
 
     @property
     def _surroundings(self) -> dict[str, list[tuple[Location, int]]]:
-        """Files around the snapshot by name."""
+        """(Directory, size) of the files around the snapshot, by file name."""
         if self._found is None:
             self._found = {}
             waiting = deque(self._iter_directories())
@@ -202,7 +202,7 @@ class MissingFiles:
         return self._found
 
     def _iter_directories(self) -> Iterator[Location]:
-        """Directories that are given, then those beside the snapshot and, for a checkpoint, beside its job."""
+        """Yield the given directories, then those beside the snapshot and, for a checkpoint, beside its job."""
         yield from self._directories
         for above in self._list_above():
             for name, size in self._listings.list(above).items():
@@ -223,7 +223,7 @@ def _below(directory: Location, name: str) -> Location:
 
 
 def _strip_common(old: str, new: str) -> tuple[str, str]:
-    """Remove the common end of two paths, so that the rest is a path mapping."""
+    """Remove the common end of an old and a new path; the rests are the two sides of a path mapping."""
     olds, news = old.split("/"), new.split("/")
     while len(olds) > 1 and len(news) > 1 and olds[-1] == news[-1]:
         olds.pop()
@@ -232,10 +232,13 @@ def _strip_common(old: str, new: str) -> tuple[str, str]:
 
 
 THREADS = 16
-"""Listings and sizes that are asked for at a time."""
+"""Number of listings and sizes that are requested concurrently."""
 
 _FEW = 4
-"""Up to so many files of a directory are asked for one by one: `shared/` may hold those of many checkpoints."""
+"""Number of wanted files up to which their sizes are requested one by one, instead of listing the directory.
+
+A directory such as `shared/` may have the files of many checkpoints.
+"""
 
 
 class Listings:
@@ -249,10 +252,10 @@ class Listings:
         self._files: dict[tuple[int, str], int | StateError | None] = {}
 
     def load(self, wanted: Mapping[Location, Collection[str]]) -> None:
-        """List directories, several at a time.
+        """Request the sizes of files concurrently, by listing directories or one by one.
 
         Args:
-            wanted: names of files by their directory.
+            wanted: names of the files by their directory.
         """
         missing = {each: names for each, names in wanted.items() if _key(each) not in self._directories}
         few = [
@@ -273,10 +276,10 @@ class Listings:
         self._directories.update(zip(map(_key, many), listings, strict=True))
 
     def find_size(self, directory: Location, name: str) -> int | None:
-        """Size of a file in a directory that was loaded; None when there is no such file.
+        """Return the size of a file that was among the `wanted` ones of `load`; None if there is no such file.
 
         Raises:
-            StateError: the storage did not answer.
+            StateError: the storage did not answer when the size was requested.
         """
         listing = self._directories.get(_key(directory), _UNLISTED)
         if listing is _UNLISTED:
@@ -289,7 +292,7 @@ class Listings:
         return None if listing is None else listing.get(name)
 
     def list(self, directory: Location) -> Mapping[str, int]:
-        """Names and sizes in a directory; -1 for directories; nothing where there is none or it cannot be listed."""
+        """Return the sizes in a directory by name, -1 for directories; empty if it is missing or cannot be listed."""
         key = _key(directory)
         if key not in self._directories:
             self._directories[key] = _list(directory)
@@ -331,12 +334,12 @@ _APPENDED = (
 
 @dataclass(frozen=True)
 class FoundFiles:
-    """Numbers of the files of a snapshot that exist.
+    """Numbers of the existing files of a snapshot.
 
     Attributes:
         files: number of files.
         bytes: sum of their sizes.
-        directories: directories that hold them.
+        directories: number of directories that handles name.
     """
 
     files: int
@@ -352,9 +355,9 @@ def audit_files(
     Args:
         snapshot: the snapshot.
         referenced: the files that its handles reference.
-        listings: sizes that are known already; the missing ones are added.
-        others: directories of other snapshots, where missing files are looked for.
-        findings: receives what does not hold.
+        listings: known sizes; further ones are added.
+        others: directories of other snapshots, in which missing files are looked for.
+        findings: findings so far; those on files are added.
     """
     by_directory = referenced.by_directory()
     listings.load(by_directory)
@@ -391,7 +394,7 @@ def _check_size(snapshot: Snapshot, file: ReferencedFile, size: int, findings: F
             continue
         what = f"the file has {size:,} bytes, its handle records {expected:,}"
         if size > expected and use.has_sections:
-            # Key groups are found by their offsets, so bytes after the last one do no harm.
+            # Flink finds key groups by their offsets, so bytes after the last one do no harm.
             if not is_warned and not _has_manifest(snapshot):
                 finding = _find(use, file, Property.SIZES, what, offset=expected, hint=_APPENDED)
                 findings.add(replace(finding, severity=Severity.WARNING))
@@ -411,11 +414,14 @@ def _check_size(snapshot: Snapshot, file: ReferencedFile, size: int, findings: F
 
 
 def _has_manifest(snapshot: Snapshot) -> bool:
-    """Return whether this package wrote the snapshot: `rescale` may use only the first key groups of a longer file."""
+    """Return whether the snapshot has a manifest, which only this package writes.
+
+    Then a file may be longer than its handle says, because `rescale` uses only the first key groups of it.
+    """
     try:
         return find_manifest(snapshot.location.directory, snapshot.path_mapping) is not None
     except StateError:
-        # A finding of `audit_manifest`.
+        # `audit_manifest` reports the error.
         return False
 
 
@@ -448,7 +454,7 @@ def _check_segments(file: ReferencedFile, size: int, findings: Findings) -> None
 
 
 def _check_owners(snapshot: Snapshot, referenced: ReferencedFiles, findings: Findings) -> None:
-    """Warn of files in directories of other snapshots: deleting those directories breaks this snapshot."""
+    """Add warnings on files in directories of other snapshots: deleting those directories breaks this snapshot."""
     counts: dict[str, tuple[FileUse, int]] = {}
     for file in referenced.files:
         if file.refusal is not None:
@@ -504,19 +510,19 @@ def _find(
 
 
 SAMPLED_SIZE = 4 << 20
-"""Bytes up to which a file is compared at the depth `sample`; larger ones at `whole`."""
+"""Size in bytes up to which a file is compared at the depth `sample`; larger ones are compared at `whole` only."""
 
 _THREADS = 4
 
 
 @dataclass(frozen=True)
 class ManifestAudit:
-    """Result of the comparison with a manifest.
+    """Result of the comparison of a snapshot with its manifest.
 
     Attributes:
         exists: whether there is a manifest.
-        checked: files that were compared.
-        unchecked: files that were not: too large for the depth, or without a checksum.
+        checked: number of files that were compared.
+        unchecked: number of files that were not compared: too large for the depth, or without a checksum.
     """
 
     exists: bool
@@ -527,16 +533,16 @@ class ManifestAudit:
 def audit_manifest(
     location: SnapshotLocation, path_mapping: PathMapping, depth: Depth, findings: Findings, listings: Listings
 ) -> ManifestAudit:
-    """Compare `_metadata` with the manifest, and by depth the files that it names.
+    """Compare `_metadata` with its checksum in the manifest, and also other files, depending on the depth.
 
-    Missing files are not reported here: `audit_files` does.
+    Missing files are not reported here, but by `audit_files`.
 
     Args:
-        location: of the snapshot.
-        path_mapping: of the snapshot: links are followed only into directories that it may name.
+        location: location of the snapshot.
+        path_mapping: path mapping of the snapshot; links are followed only into directories that it allows.
         depth: `files` compares `_metadata` alone, `sample` also files of up to `SAMPLED_SIZE`, `whole` all files.
-        findings: receives what differs.
-        listings: of the directories of the snapshot on a storage that is not local; the missing ones are added.
+        findings: findings so far; those on differences are added.
+        listings: known sizes, which are used if the storage is remote; further ones are added.
     """
     try:
         manifest = find_manifest(location.directory, path_mapping)
@@ -571,7 +577,7 @@ def _compare(
         location = locate_named(recorded.name, directory, path_mapping, relative=True, handle="manifest")
         size = file_size(location) if is_local(location) else listings.find_size(parent(location), location.name)
         if size is None:
-            # A finding of `audit_files`.
+            # `audit_files` reports missing files.
             return None
         found = compute_checksum(read_ranges([(location, 0, size)], COPY_SIZE)) if size == recorded.size else None
     except StateError as error:

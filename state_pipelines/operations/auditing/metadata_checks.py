@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 
 def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
-    """Check `_metadata` against itself; no state is read."""
+    """Check that the contents of `_metadata` agree with each other, without reading any state; add findings."""
     names = [each.name for each in snapshot.metadata.master_states]
     for name in sorted({each for each in names if names.count(each) > 1}):
-        # Each hook has one state (`MasterHooks.restoreMasterHooks`).
+        # Flink restores one state for each hook (`MasterHooks.restoreMasterHooks`).
         what = f"the state of the master hook {name} is listed twice"
         file = str(snapshot.location.metadata)
         findings.add(Finding(Severity.ERROR, Property.METADATA, what, file=file, hint=EDITED_METADATA))
@@ -82,9 +82,10 @@ def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
 
 
 def _find_foreign_names(operator: OperatorState) -> Iterator[str]:
-    """Yield signs that an operator has the uid or coordinator state of another one; Flink stores but ignores these."""
+    """Yield signs that an operator has the uid or the coordinator state of another one; Flink does not check these."""
     if operator.uid is not None and compute_operator_id(operator.uid) != operator.operator_id:
-        # `StreamGraphHasherV2.generateUserSpecifiedHash`; the hash given to `setUidHash` is not stored.
+        # `StreamGraphHasherV2.generateUserSpecifiedHash` hashes the uid to the id. A job may set another id by
+        # `setUidHash`, which is not stored.
         yield (
             f"the operator has the id {format_operator_id(operator.operator_id)}, which is not that of its uid "
             f"{operator.uid}. Flink restores by the id"
@@ -101,7 +102,10 @@ def _find_foreign_names(operator: OperatorState) -> Iterator[str]:
 
 
 def _check_subtasks(operator: Operator, findings: Findings) -> bool:
-    """Check subtasks and parallelism; return whether key groups can be checked without finding the same errors."""
+    """Check subtasks and parallelism; return whether key groups can be checked, too.
+
+    After an error here, a check of key groups would only report it again.
+    """
     metadata = operator.metadata
     error = None
     try:
@@ -136,7 +140,7 @@ def _check_key_groups(operator: Operator, findings: Findings) -> None:
 
 
 Offsets = tuple["StreamStateHandle", "Sequence[int]", str]
-"""Stream, offsets into it, and what begins there."""
+"""(stream, offsets into it, description of what begins at an offset)."""
 
 
 def _iter_offsets(subtask: SubtaskState) -> Iterator[Offsets]:
@@ -171,7 +175,7 @@ def _check_offsets(
 ) -> None:
     if not offsets or isinstance(handle, EmptySegmentFileStateHandle):
         return
-    # Key groups without state have the offset -1 or 0; empty elements and sections may begin at the end of the stream.
+    # -1 and 0 are offsets of key groups without state, and empty elements may begin at the end of the stream.
     smallest, largest = min(offsets), max(offsets)
     if smallest >= -1 and largest <= (size := _get_size(handle)):
         return
@@ -192,7 +196,10 @@ def _get_size(handle: StreamStateHandle) -> int:
 
 
 def _check_changes(operator: Operator, subtask: SubtaskState, findings: Findings) -> None:
-    """Check that a changelog handle holds what can be replayed: changes of its key groups over whole bases."""
+    """Check that the changes of a changelog handle can be replayed.
+
+    They must be of a known type, have key groups of the handle, and leave no gaps; the base must be complete.
+    """
     handle = subtask.managed_keyed_state
     if not isinstance(handle, ChangelogStateBackendHandle):
         return
@@ -230,7 +237,7 @@ def _find(
             snapshot = operator.snapshot
             file = open_stream(handle, snapshot.location.directory, snapshot.path_mapping).name
         except StateError:
-            # A handle that cannot be resolved is a finding of its own.
+            # Name `_metadata` instead: `collect_files` reports a handle that cannot be resolved.
             pass
     return Finding(
         Severity.ERROR,
@@ -276,18 +283,21 @@ class FileUse:
 
     @property
     def has_sections(self) -> bool:
-        """Whether the bytes are key groups that the handle locates: canonical, heap and raw keyed state."""
+        """Whether the handle has offsets of key groups: that of canonical, heap or raw keyed state."""
         keyed = (StateCategory.MANAGED_KEYED, StateCategory.RAW_KEYED)
         return self.reference.category in keyed and self.reference.role is StreamRole.STATE
 
     @property
     def holds_changes(self) -> bool:
-        """Whether the size in the handle is before compression and without the first byte (`StateChangeFsUploader`)."""
+        """Whether the handle is that of logged changes (`StateChangeFsUploader`).
+
+        Its size is that before compression, and without the first byte of the file.
+        """
         return self.reference.role is StreamRole.CHANGES
 
     @property
     def is_relative(self) -> bool:
-        """Whether the handle starts at the directory of the snapshot."""
+        """Whether the path in the handle is relative to the directory of the snapshot."""
         return isinstance(self.handle, RelativeFileStateHandle)
 
 
@@ -296,10 +306,10 @@ class ReferencedFile:
     """A file that state handles reference.
 
     Attributes:
-        directory: directory that holds it.
-        name: its name there.
-        refusal: why it must not be looked at; then `directory` is only what the handles say.
-        uses: the handles, in the order of `_metadata`.
+        directory: directory of the file.
+        name: name of the file.
+        refusal: why the file must not be accessed; then `directory` is only the one that handles name. None if it may.
+        uses: the handles that reference the file, in the order of `_metadata`.
     """
 
     directory: Location
@@ -309,7 +319,7 @@ class ReferencedFile:
 
     @property
     def location(self) -> Location:
-        """The file."""
+        """Location of the file."""
         return Location(self.directory.filesystem, f"{self.directory.path.rstrip('/')}/{self.name}")
 
 
@@ -320,7 +330,7 @@ class ReferencedFiles:
     Attributes:
         files: the files, each once.
         handles: number of stream handles.
-        inlined_bytes: state inside `_metadata`.
+        inlined_bytes: bytes of state inside `_metadata`.
     """
 
     files: tuple[ReferencedFile, ...]
@@ -328,7 +338,7 @@ class ReferencedFiles:
     inlined_bytes: int
 
     def by_directory(self) -> dict[Location, list[str]]:
-        """Names of the files by directory."""
+        """Return the names of the files by directory, without files that must not be accessed."""
         found: dict[Location, list[str]] = {}
         last: Location | None = None
         names: list[str] = []
@@ -342,7 +352,7 @@ class ReferencedFiles:
 
 
 def collect_files(snapshot: Snapshot, findings: Findings) -> ReferencedFiles:
-    """Resolve every handle of a snapshot; nothing is read. Handles that cannot be resolved become findings."""
+    """Find the files of all handles of a snapshot without reading them; add findings on handles without a location."""
     files: dict[str, ReferencedFile] = {}
     directories: dict[str, Location] = {}
     inlined = handles = 0
@@ -359,7 +369,7 @@ def collect_files(snapshot: Snapshot, findings: Findings) -> ReferencedFiles:
             location = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
             refusal = None
         except OutOfReachError as error:
-            # The path is kept as a text: nothing is asked of a storage that only the snapshot names.
+            # Keep the path for reports, but do not access a storage that only the snapshot names.
             location, refusal = _name_refused(use, snapshot), error
         except StateError as error:
             findings.add(from_error(error, Property.FILES, operator=use.operator, subtask=use.subtask))
@@ -376,7 +386,7 @@ def collect_files(snapshot: Snapshot, findings: Findings) -> ReferencedFiles:
 
 
 def _name_refused(use: FileUse, snapshot: Snapshot) -> Location:
-    """The path of a refused handle for reports; it is never opened."""
+    """Return the location that a refused handle names, for reports; it must not be accessed."""
     found = name_file(use.handle, snapshot.location.directory, snapshot.path_mapping)
     if found is not None or isinstance(use.handle, RelativeFileStateHandle):
         return found or snapshot.location.directory

@@ -103,17 +103,17 @@ class Finding:
     """Something that an audit found.
 
     Attributes:
-        severity: what it says about a restore.
-        property: the property that does not hold.
+        severity: effect on a restore.
+        property: the property that the snapshot does not have.
         what: the problem, without its location.
         file: path or URL, or the name of an inlined handle.
         offset: byte offset inside `file`.
         operator: uid, or operator id.
-        subtask: index of the first subtask that is concerned.
+        subtask: index of the first subtask in which it was found.
         state: state name.
         path: path to a field inside a value.
         hint: what to do.
-        count: how often it was found; file, offset, subtask and path are those of the first time.
+        count: how often it was found; file, offset, subtask and path are those of the first occurrence.
     """
 
     severity: Severity
@@ -153,7 +153,7 @@ class Finding:
         return f"{text}. {self.hint}" if self.hint else text
 
     def to_json(self) -> dict[str, object]:
-        """The finding as JSON; attributes without a value are left out."""
+        """Return the finding as an object for `json.dumps`; attributes without a value are left out."""
         return {name: value for name, value in asdict(self).items() if value not in (None, "")}
 
 
@@ -168,8 +168,8 @@ def from_error(
 ) -> Finding:
     """Turn an error into a finding.
 
-    The finding is undetermined if bytes are legal but not covered, if the storage fails or is not known, or if a file
-    is out of reach; otherwise it is an error.
+    Its severity is undetermined if this package does not support the format, if the storage fails or is unknown, or if
+    a file must not be accessed; otherwise it is an error.
     """
     where = error.where
     covered = not isinstance(error, UnsupportedError)
@@ -189,16 +189,17 @@ def from_error(
 
 
 class Findings:
-    """Collects findings, one per cause, up to `MOST_FINDINGS` per severity and property."""
+    """Collects findings, one for each cause, up to `MOST_FINDINGS` for each severity and property."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Severity, Property], dict[Finding, Finding]] = {}
         self._counts: dict[tuple[Severity, Property], int] = {}
 
     def add(self, finding: Finding) -> None:
-        """Add a finding; one more of a known cause is only counted.
+        """Add a finding, or count it if one with the same cause is known.
 
-        Damage has one cause per file and offset. Records that cannot be judged have one cause per operator and state.
+        Damage of different files or offsets has different causes. Records that cannot be judged have the same cause if
+        they are of the same operator and state, and the problem is the same.
         """
         key = finding.severity, finding.property
         group = self._found.setdefault(key, {})
@@ -218,7 +219,7 @@ class Findings:
 
     @property
     def counts(self) -> dict[tuple[Severity, Property], int]:
-        """Number of findings by severity and property, those that are not held included."""
+        """Number of findings by severity and property, including those above `MOST_FINDINGS`, which are not kept."""
         return dict(self._counts)
 
 
@@ -231,19 +232,19 @@ def _find_cause(finding: Finding) -> Finding:
 
 @dataclass(frozen=True)
 class AuditTotals:
-    """Amounts that an audit went through.
+    """Numbers of what an audit has checked.
 
     Attributes:
-        handles: stream handles, inlined ones included.
-        files: physical files.
-        bytes: their sizes together, as listed.
-        directories: directories that hold them.
-        inlined_bytes: state inside `_metadata`.
-        tables: RocksDB tables that were opened.
-        sections: key-group sections of canonical and heap files that were walked.
-        records: records that were decoded, or walked where they have no decoder.
-        checksums: files, `_metadata` included, that were compared with the checksums of the manifest.
-        unchecked: files that were not compared: too large for the depth, or without a checksum in the manifest.
+        handles: number of stream handles, inlined ones included.
+        files: number of physical files.
+        bytes: sum of their sizes, as listed.
+        directories: number of directories that handles name.
+        inlined_bytes: bytes of state inside `_metadata`.
+        tables: number of RocksDB tables that were opened.
+        sections: number of key-group sections of canonical and heap files that were read.
+        records: number of records that were decoded, or read as bytes if they cannot be decoded.
+        checksums: number of files, `_metadata` included, that were compared with the checksums of the manifest.
+        unchecked: number of files that were not compared: too large for the depth, or without a checksum.
     """
 
     handles: int = 0
@@ -265,15 +266,15 @@ class AuditReport:
     Attributes:
         path: directory of the snapshot.
         depth: how much was read.
-        findings: by severity and property; at most `MOST_FINDINGS` of each.
+        findings: findings, sorted by severity and property; at most `MOST_FINDINGS` of each.
         counts: number of all findings by severity and property.
-        totals: amounts that the audit went through.
+        totals: numbers of what the audit has checked.
         kind: savepoint or checkpoint.
         checkpoint_id: id of the checkpoint or savepoint; None when `_metadata` cannot be read.
         fingerprint: of the content of `_metadata`; empty when it cannot be read.
         modified: when `_metadata` was written, if the storage says so.
         seconds: duration of the audit.
-        drilled: a restore was tried.
+        drilled: whether a command has tried to restore the snapshot (`run_drill`).
         has_manifest: whether the snapshot has a manifest; only this package writes one.
     """
 
@@ -291,7 +292,7 @@ class AuditReport:
     has_manifest: bool = False
 
     def count(self, severity: Severity, property: Property | None = None) -> int:
-        """Number of findings of a severity, of one property or of all."""
+        """Return the number of findings of a severity, for one property or for all."""
         return sum(
             number for (found, of), number in self.counts.items() if found is severity and property in (None, of)
         )
@@ -320,7 +321,7 @@ class AuditReport:
         )
 
     def to_json(self) -> dict[str, object]:
-        """The report as JSON."""
+        """Return the report as an object for `json.dumps`."""
         held: dict[tuple[Severity, Property], int] = {}
         for finding in self.findings:
             key = finding.severity, finding.property

@@ -80,7 +80,7 @@ __all__ = [
 ]
 
 _LEAST_SHARED = 0.5
-"""Share of the states of both operators that must have the same name and kind."""
+"""Smallest share of the states of two operators that must have the same name and kind in both, to match them."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class OperatorMatch:
     Attributes:
         old: label of the operator in the snapshot: its uid, or its id when the uid is not known.
         candidates: labels of operators of the new job, the best first.
-        reason: common states with the best candidate, or why there is no decision.
-        is_certain: the best candidate fits better than the others, and fits no other unmatched operator equally well.
+        reason: states that the old operator and the best candidate have in common, or why there is no decision.
+        is_certain: whether the best candidate fits better than the others, and no other old operator fits it as well.
     """
 
     old: str
@@ -101,12 +101,12 @@ class OperatorMatch:
 
     @property
     def new(self) -> str | None:
-        """Label of the operator of the new job; None when that is not certain."""
+        """Label of the matching operator of the new job; None if it is not certain."""
         return self.candidates[0] if self.is_certain else None
 
     @property
     def hint(self) -> str:
-        """Advice to set a uid, where the old operator is known by its id only; else empty."""
+        """Advice to set a uid, if only the id of the old operator is known; else empty."""
         if not is_operator_id(self.old):
             return ""
         given = "" if self.new is None or not is_operator_id(self.new) else ", and so may that of the new operator"
@@ -116,7 +116,7 @@ class OperatorMatch:
         )
 
     def to_json(self) -> dict[str, object]:
-        """Return the report as values for `json.dumps`."""
+        """Return the match as values for `json.dumps`."""
         return {
             "old": self.old,
             "new": self.new,
@@ -127,11 +127,10 @@ class OperatorMatch:
 
 
 def match_operators(old: JobDescription, new: JobDescription) -> tuple[OperatorMatch, ...]:
-    """Match the operators with state that the new job lacks with operators of the new job that could take the state.
+    """Match old operators with state, whose ids the new job lacks, with operators of the new job that fit their state.
 
-    Two operators match when at least half of their states have the same name and kind, their keys have the same
-    serializer and no other operator fits equally well. If several operators fit, types, parallelism and the kinds of
-    all states decide.
+    Two operators fit if at least half of their states have the same name and kind, and their keys have the same
+    serializer. They match if no other operator fits as well: pairs are compared by their `Score`.
     """
     known = {operator.id for operator in new.operators}
     present = {operator.id for operator in old.operators}
@@ -142,7 +141,7 @@ def match_operators(old: JobDescription, new: JobDescription) -> tuple[OperatorM
 
 
 def make_rename_request(matches: Iterable[OperatorMatch]) -> dict[str, Any]:
-    """Make the request for `rescale` that renames the certain matches; empty without any."""
+    """Make the request for `rescale` that renames operators with a certain match; empty if there are none."""
     operators = {
         each.old: {"operator_id" if is_operator_id(each.new) else "uid": each.new}
         for each in matches
@@ -152,7 +151,7 @@ def make_rename_request(matches: Iterable[OperatorMatch]) -> dict[str, Any]:
 
 
 def format_rename_request(matches: Sequence[OperatorMatch]) -> str:
-    """The request as YAML; comments give the reason of each match and the open decisions."""
+    """Return the request that renames operators as YAML, with comments on the reasons and on open decisions."""
     lines = ["# Operators that the new job has under other uids: `rescale SNAPSHOT --request FILE --out TARGET`."]
     for each in matches:
         if each.new is None:
@@ -200,7 +199,7 @@ def _match(
 
 
 def _score(old: JobOperator, new: JobOperator) -> Score | None:
-    """Score how well two operators fit, for comparison with other pairs; None when they do not fit."""
+    """Score how well two operators fit, for comparison with other pairs; return None if they do not fit."""
     before, after = _index(old), _index(new)
     shared = before.keys() & after.keys()
     if not shared or old.unread or new.unread:
@@ -233,7 +232,7 @@ def _explain(old: JobOperator, new: JobOperator) -> str:
 
 
 def judge_undeclared(old: JobOperator, new: JobOperator) -> Iterator[StateCheck]:
-    """Yield a result for each Python state that both jobs have without a declared type: its values are not compared."""
+    """Yield an undetermined result for each Python state without a declared type, since its values are not compared."""
     known = {state.name: state for state in new.states}
     for state in old.states:
         successor = known.get(state.name)
@@ -255,7 +254,7 @@ def _is_typed(state: JobState) -> bool:
 
 
 def explain_parallelism(operator_id: str, max_parallelism: int, parallelism: int) -> str:
-    """The error of an operator with more subtasks than the snapshot has key groups."""
+    """Return Flink's error for an operator with more subtasks than the snapshot has key groups for it."""
     return (
         f"The state for task {operator_id} can not be restored. The maximum parallelism ({max_parallelism}) of the "
         f"restored state is lower than the configured parallelism ({parallelism}). Please reduce the parallelism of "
@@ -264,7 +263,7 @@ def explain_parallelism(operator_id: str, max_parallelism: int, parallelism: int
 
 
 def explain_max_parallelism(snapshot: str, operator_id: str, before: int, after: int) -> str:
-    """The error of an operator whose job sets another max parallelism than the snapshot has."""
+    """Return Flink's error for an operator for which the job sets another max parallelism than the snapshot has."""
     return (
         f"Failed to rollback to checkpoint/savepoint {snapshot}. Max parallelism mismatch between "
         f"checkpoint/savepoint state and new program. Cannot map operator {operator_id} with max parallelism {before} "
@@ -274,7 +273,7 @@ def explain_max_parallelism(snapshot: str, operator_id: str, before: int, after:
 
 
 def explain_missing_operator(snapshot: str, operator_id: str) -> str:
-    """The error of an operator with state that the job does not have."""
+    """Return Flink's error for state of an operator that the job does not have."""
     return (
         f"Failed to rollback to checkpoint/savepoint {snapshot}. Cannot map checkpoint/savepoint state for "
         f"operator {operator_id} to the new program, because the operator is not available in the new program. If you "
@@ -284,7 +283,7 @@ def explain_missing_operator(snapshot: str, operator_id: str) -> str:
 
 BACKENDS = tuple(StateBackend)
 
-# The first release that writes, and so the first that reads, each metadata version.
+# Metadata version by the first release that writes it, which is also the first one that reads it.
 _METADATA_VERSIONS = {(1, 3): 2, (1, 11): 3, (1, 16): 4, (2, 0): 5, (2, 2): 6, (2, 4): 7}
 
 
@@ -357,14 +356,14 @@ def check_migration(
     backend: str | None = None,
     new: Callable[[JobDescription], JobDescription] | None = None,
 ) -> MigrationCheckReport:
-    """Check a snapshot against the job that migrations are for: as it is, and with them applied.
+    """Check a snapshot twice against the job that migrations are for: without them, and with them applied.
 
     Args:
         snapshot: the old state.
-        migration: an upgrade; or several migrations, each with its direction, in the order of their application.
-        target: as of `check`.
-        backend: as of `check`.
-        new: describes the new job, given the migrated old one; by default it is the job that the migrations make.
+        migration: a migration to upgrade, or several ones with their directions, in the order of their application.
+        target: see `check`.
+        backend: see `check`.
+        new: function that describes the new job, given the migrated old job; by default the new job is that one.
 
     Raises:
         MigrationError: a migration does not fit the state.
@@ -390,20 +389,20 @@ def check_jobs(
     find_data: Callable[[str, str], DataClasses | None] | None = None,
     row_names: bool = False,
 ) -> CheckReport:
-    """Check descriptions of two jobs, as `check` does snapshots.
+    """Check descriptions of two jobs, as `check` does with snapshots.
 
     Args:
         old: the job that took the snapshot.
         new: the new job.
-        target: as of `check`.
-        backend: as of `check`.
-        allow_non_restored_state: as of `check`.
-        find_data: gives the classes in the data of a state, by operator id and state name (`scan_snapshot`); without it
-            classes that no serializer snapshot describes are not judged.
-        row_names: as of `check`.
+        target: see `CheckRequest`.
+        backend: see `CheckRequest`.
+        allow_non_restored_state: see `CheckRequest`.
+        find_data: function that returns the classes in the data of a state, given operator id and state name (see
+            `scan_snapshot`). Without it, classes that no serializer snapshot describes are not judged.
+        row_names: see `CheckRequest`.
     """
     restore = replace(_plan_restore(target, backend, old.kryo_version), row_names=row_names)
-    # If the new job is described by a snapshot that the same line of Flink took, its classes are known to exist there.
+    # If the new job is described by a snapshot of the target's major release, its classes are known to exist there.
     is_observed = new.kryo_version == restore.kryo_version
     has_files = isinstance(new.classes, ClassFieldLists)
     restore = replace(
@@ -420,7 +419,8 @@ def check_jobs(
         successor = successors.pop(operator.id, None)
         if successor is not None:
             checks += _check_operator(operator, successor, old, restore, is_observed=is_observed)
-            # Only a snapshot of another job has types of its own; a description keeps the types that it does not name.
+            # Judge this only if the new job is described by another snapshot, with types of its own: other
+            # descriptions take the types that they do not name from the old job.
             if new.metadata_version is not None and new.name != old.name:
                 checks += judge_undeclared(operator, successor)
         elif operator.has_state:

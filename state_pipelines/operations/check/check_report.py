@@ -21,7 +21,7 @@ class CheckVerdict(StrEnum):
 
 
 class Action(StrEnum):
-    """The person who has to act before the state restores as intended."""
+    """Action that is necessary before the state restores as intended."""
 
     NOTHING = "nothing to do"
     RECONFIGURED = "nothing to do, Flink reconfigures the serializer"
@@ -47,18 +47,18 @@ class StateCheck:
     Attributes:
         operator: uid, or 32-digit id; None if the verdict is on the snapshot as a whole.
         state: state name; None if the verdict is on the operator as a whole.
-        kind: kind of the state, see `JobState`; empty where there is no state.
-        subject: the serializer that is judged; `STATE`, `OPERATOR` and `SNAPSHOT` are about the structure,
-            `SNAPSHOT_CLASS` is about a class that several states may have.
-        outcome: how Flink restores it.
-        reason: why, one sentence; empty when the findings say it all.
+        kind: kind of the state, see `JobState`; empty if the verdict is not on a state.
+        subject: the serializer that is judged. `STATE`, `OPERATOR` and `SNAPSHOT` are verdicts on the structure,
+            `SNAPSHOT_CLASS` is one on a serializer snapshot class, which several states may use.
+        outcome: outcome of a restore in Flink.
+        reason: reason of the outcome, one sentence; empty if the findings explain it.
         findings: the differences of the serializers.
         remedy: what to do.
-        error: the error that Flink raises; empty when it raises none or the error is not known. Serializers are in
-            readable form, while Flink prints Java objects.
-        partial: state is dropped or starts empty although the restore succeeds.
-        old: the serializer of the snapshot at this position, in readable form; empty where there is none.
-        new: the serializer of the new job, likewise.
+        error: the error that Flink raises; empty if it raises none, or if the error is not known. Serializers in it
+            are readable text, while Flink prints Java objects.
+        partial: whether state is dropped or starts empty although the restore succeeds.
+        old: readable text of the serializer in the snapshot; empty if there is none.
+        new: readable text of the serializer of the new job; empty if there is none.
     """
 
     operator: str | None
@@ -81,7 +81,7 @@ class StateCheck:
 
     @property
     def is_remarkable(self) -> bool:
-        """Whether there is more to say than that Flink restores it as it is."""
+        """Whether there is anything to report except that Flink restores the state as it is."""
         return self.outcome is not Outcome.AS_IS or self.partial or bool(self.findings or self.reason)
 
     @property
@@ -122,7 +122,10 @@ def make_check(
     error: str = "",
     partial: bool = False,
 ) -> StateCheck:
-    """Make the entry about an operator or a state, or neither (None); a state without a name stands for the keys."""
+    """Make the entry on a state, on an operator (`state` is None), or on the snapshot (both are None).
+
+    A state without a name stands for the keys of the operator.
+    """
     named = state if state is not None and state.name else None
     return StateCheck(
         operator=None if operator is None else operator.label,
@@ -140,12 +143,12 @@ def make_check(
 
 @dataclass(frozen=True)
 class CheckGroup:
-    """Entries that say the same of several states or operators.
+    """Entries with the same verdict on several states or operators, which a report prints together.
 
     Attributes:
         checks: the entries.
         findings: the findings of the entries that no earlier group has.
-        repeated: the findings that an earlier group has, each with the title of that group.
+        repeated: the findings that an earlier group has, each with the title of the first entry of that group.
         remedies: the remedies that no earlier group has.
     """
 
@@ -156,12 +159,12 @@ class CheckGroup:
 
     @property
     def title(self) -> str:
-        """The states or operators, such as `orders / order / value`."""
+        """Titles of the entries, such as `orders / order / value`, separated by commas."""
         return ", ".join(each.title for each in self.checks)
 
 
 def group_checks(checks: Iterable[StateCheck]) -> list[CheckGroup]:
-    """The entries in order, with findings that several share, or that concern one class, merged."""
+    """Group entries with the same subject, outcome, reason and findings; groups are in the order of first entries."""
     together: dict[object, list[StateCheck]] = {}
     for check in checks:
         same = (check.subject, check.outcome, check.reason, tuple(map(_identify, check.findings)))
@@ -184,22 +187,22 @@ def group_checks(checks: Iterable[StateCheck]) -> list[CheckGroup]:
 
 
 def _identify(finding: SerializerDifference) -> object:
-    """Return the contents of a finding without its path; equal findings of several states are printed once."""
+    """Return the contents of a finding without its path: findings with equal contents are printed only once."""
     return finding.old, finding.new, finding.outcome, finding.reason
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """The answer.
+    """Report of a check whether a new job can restore a snapshot.
 
     Attributes:
         old: the snapshot that is to be restored.
         new: the job that is to restore it.
         target: release of Flink that runs the new job.
-        backend: hashmap, rocksdb, or None when the stricter one counts.
-        checks: in the order of the snapshot.
-        notes: assumptions of the answer.
-        classes: what class files say about each state, where they alone describe the new job.
+        backend: hashmap, rocksdb, or None if the stricter one decides.
+        checks: the entries, in the order of the snapshot.
+        notes: assumptions that the verdict depends on.
+        classes: for each state, its classes in the given class files, if only these describe the new job.
     """
 
     old: str
@@ -212,7 +215,7 @@ class CheckReport:
 
     @property
     def verdict(self) -> CheckVerdict:
-        """The verdict for the whole: the worst entry decides."""
+        """Verdict on the snapshot as a whole: that of the worst entry."""
         outcomes = {check.outcome for check in self.checks}
         if Outcome.INCOMPATIBLE in outcomes:
             return CheckVerdict.INCOMPATIBLE
@@ -228,7 +231,7 @@ class CheckReport:
         return self.verdict in (CheckVerdict.FULLY_COMPATIBLE, CheckVerdict.PARTIALLY_COMPATIBLE)
 
     def to_json(self) -> dict[str, object]:
-        """The report as an object for `json.dumps`."""
+        """Return the report as an object for `json.dumps`."""
         report = {
             "verdict": str(self.verdict),
             "ok": self.ok,
@@ -247,14 +250,14 @@ class CheckReport:
         return {name: _plain(value) if name == "checks" else value for name, value in report.items()}
 
     def list_classes(self) -> Iterator[str]:
-        """Yield a line for each status of the classes of states, with the states."""
+        """Yield a line for each `ClassStatus`, with the titles of the states that have it."""
         for status in ClassStatus:
             titles = [each.title for each in self.classes if each.status is status]
             if titles:
                 yield f"{status}: {', '.join(titles)}"
 
     def to_markdown(self) -> str:
-        """The report for a pull request: the verdict, a table of the states that need attention, details."""
+        """Return the report as Markdown for a pull request: verdict, table of states that need attention, details."""
         remarkable = [check for check in self.checks if check.is_remarkable]
         lines = [
             f"## State compatibility: {self.verdict}",
@@ -278,11 +281,11 @@ class CheckReport:
 
 @dataclass(frozen=True)
 class MigrationCheckReport:
-    """Flink's outcomes for the state as it is and after the migration.
+    """Reports on whether the new job can restore the state without and with a migration.
 
     Attributes:
-        unmigrated: the old state against the new job.
-        migrated: the migrated state against the new job.
+        unmigrated: check of the old state against the new job.
+        migrated: check of the migrated state against the new job.
     """
 
     unmigrated: CheckReport
@@ -290,7 +293,7 @@ class MigrationCheckReport:
 
     @property
     def verdict(self) -> CheckVerdict:
-        """The verdict without the migration; see `migrated` for the other one."""
+        """The verdict without the migration; that with it is in `migrated`."""
         return self.unmigrated.verdict
 
     @property
@@ -299,7 +302,7 @@ class MigrationCheckReport:
         return self.migrated.ok
 
     def to_json(self) -> dict[str, object]:
-        """Both reports as an object for `json.dumps`."""
+        """Return both reports as an object for `json.dumps`."""
         return {
             "verdict": str(self.verdict),
             "ok": self.ok,
@@ -308,7 +311,7 @@ class MigrationCheckReport:
         }
 
     def to_markdown(self) -> str:
-        """Both reports, one after the other."""
+        """Return both reports as Markdown, one after the other."""
         return (
             f"# Without the migration\n\n{self.unmigrated.to_markdown()}\n"
             f"# With the migration\n\n{self.migrated.to_markdown()}"
@@ -316,7 +319,7 @@ class MigrationCheckReport:
 
 
 _KEYS = {"subject": "place"}
-"""Keys of the JSON form that are not the names of attributes."""
+"""Keys in JSON that differ from the names of attributes, by name of the attribute."""
 
 _HEAD = ("| operator | state | kind | subject | outcome | to do |", "| --- | --- | --- | --- | --- | --- |")
 
@@ -345,7 +348,7 @@ def _details(group: CheckGroup) -> list[str]:
 
 
 def _fold(summary: str, lines: list[str]) -> list[str]:
-    """Lines that a reader unfolds."""
+    """Wrap Markdown lines in a section that a reader can unfold under its summary."""
     while lines and not lines[-1]:
         lines = lines[:-1]
     return ["<details>", f"<summary>{escape_html(summary)}</summary>", "", *lines, "", "</details>"]
@@ -368,7 +371,7 @@ def _bullet(finding: SerializerDifference) -> str:
 
 
 def _plain(value: object) -> object:
-    """Enum members as their text, tuples as lists."""
+    """Convert a value for `json.dumps`: enum members to text, tuples and other iterables to lists."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, str):

@@ -84,13 +84,13 @@ def judge_loading(operator: JobOperator, state: JobState, release: Release) -> S
 def find_unknown_classes(
     old: Serializer, path: str, release: Release, *, crosses: bool
 ) -> Iterator[SerializerDifference]:
-    """Yield the serializers for which it is unknown whether they load in a release and read their old data.
+    """Yield a finding for each serializer of which it is unknown whether it loads in a release and reads its old data.
 
     Args:
         old: the serializer of the snapshot.
         path: its path.
-        release: the target.
-        crosses: the target is of another major release than the snapshot.
+        release: release of Flink that runs the new job.
+        crosses: whether that is another major release than that of the snapshot.
     """
     known = _is_known(release)
     for where, node in list_paths(old, path):
@@ -108,7 +108,7 @@ def find_unknown_classes(
 
 
 def note_release(release: Release) -> Iterator[str]:
-    """Yield an assumption about the classes of a release that is newer than all known releases."""
+    """Yield a note on an assumption, if a release is newer than all releases whose classes are known."""
     newest = list_releases()[-1]
     if release > newest and _is_known(release):
         yield (
@@ -118,7 +118,10 @@ def note_release(release: Release) -> Iterator[str]:
 
 
 def _is_known(release: Release) -> bool:
-    """Return whether the table has the release, or an older one of its major release, within which none are removed."""
+    """Return whether the serializer snapshot classes of a release are known.
+
+    The table has them, or it has those of an older release of the same major release, in which no class is removed.
+    """
     newest = list_releases()[-1]
     return release in list_releases() or (release > newest and release[0] == newest[0])
 
@@ -150,7 +153,7 @@ def _refuse(
 
 
 def explain_missing_class(name: str, release: Release) -> str:
-    """The error of Flink for a serializer snapshot class that it does not find, word for word."""
+    """Return the exact text of Flink's error for a serializer snapshot class that it does not find."""
     error = f"Could not find class '{name}' in classpath."
     return f"{error} {_OLD_SNAPSHOTS}" if "SerializerConfig" in name and release >= _NO_OLD_SNAPSHOTS else error
 
@@ -173,9 +176,9 @@ class DataClasses:
     """Classes of the objects in the data of a state.
 
     Attributes:
-        names: classes of objects.
-        undecoded: why values could not be decoded; empty when all were.
-        null_fields: classes and names of the fields that are null in some object.
+        names: names of the classes.
+        undecoded: reasons why values could not be decoded; empty if all could.
+        null_fields: (class, name) of each field that is null in some object.
     """
 
     names: frozenset[str]
@@ -184,11 +187,14 @@ class DataClasses:
 
 
 def scan_snapshot(snapshot: Snapshot, *, scan: bool | None = None) -> Callable[[str, str], DataClasses | None]:
-    """Make a function that finds the classes in the data of a state, by operator id and state name (empty: the keys).
+    """Make a function that finds the classes in the data of a state.
+
+    It takes an operator id and a state name; an empty name stands for the keys of the operator.
 
     Args:
         snapshot: the snapshot.
-        scan: read the data; False: never, the function gives None; None: of small snapshots only (`SCAN_LIMIT`).
+        scan: whether to read the data; None reads them if the snapshot is small (`SCAN_LIMIT`). If they are not read,
+            the function returns None.
     """
     if scan is None:
         scan = snapshot.file_size <= SCAN_LIMIT
@@ -218,11 +224,11 @@ def scan_snapshot(snapshot: Snapshot, *, scan: bool | None = None) -> Callable[[
 
 
 def find_data_classes(state: State, *columns: str) -> DataClasses:
-    """The classes of all objects in a state; reads all of it.
+    """Find the classes of all objects in a state, by reading all of it.
 
     Args:
         state: the state.
-        columns: of `dump`: key, ukey, value.
+        columns: columns of `dump` to look into: key, ukey, value.
     """
     names: set[str] = set()
     null_fields: set[tuple[str, str]] = set()
@@ -266,7 +272,10 @@ def look_up_fields(classes: FieldLists) -> FindField:
 
 
 def _find_owner(classes: FieldLists, owner: str, name: str) -> str | None:
-    """Find the class that has a field: `owner` or a super class; empty if none has it, None if not all are known."""
+    """Find the class that declares a field: `owner` or a super class.
+
+    Return an empty text if none of them has the field, and None if not all of them are known.
+    """
     seen: set[str] = set()
     while owner not in _ROOTS and owner not in seen:
         seen.add(owner)
@@ -276,7 +285,7 @@ def _find_owner(classes: FieldLists, owner: str, name: str) -> str | None:
         if any(each == name for each, _ in declared.fields):
             return owner
         found = classes.class_path.find(owner) if isinstance(classes, ClassFieldLists) else None
-        # Field lists leave out static and transient fields, but Flink finds these as well.
+        # Flink also finds static and transient fields, which field lists leave out: look into the class file.
         if found is None or not isinstance(classes, ClassFieldLists) or owner in classes.class_path.declared.classes:
             return None
         if any(each.name == name for each in found.fields):
@@ -288,14 +297,14 @@ def _find_owner(classes: FieldLists, owner: str, name: str) -> str | None:
 def judge_nulls(
     path: str, serializer: Serializer, old: FieldLists, new: FieldLists, data: DataClasses | None
 ) -> Iterator[SerializerDifference]:
-    """Yield the fields of POJOs that are primitive in the new job, as far as the data hold nulls in them or may do so.
+    """Yield findings on fields of POJOs that become primitive in the new job, although the data have nulls, or may.
 
     Args:
-        path: of the serializer.
-        serializer: of the snapshot.
-        old: classes of the snapshot; a field that is primitive there holds no nulls.
+        path: path of the serializer.
+        serializer: serializer of the snapshot.
+        old: classes of the snapshot; a field that is primitive there has no nulls.
         new: classes of the new job.
-        data: classes and nulls in the data; None where the data were not read.
+        data: classes and nulls in the data; None if the data were not read.
     """
     nodes = list(list_paths(serializer, path))
     pojos = [(where, node) for where, node in nodes if isinstance(node, Pojo)]
@@ -374,7 +383,7 @@ _STATIC = (
 
 
 def judge_snapshot_classes(job: JobDescription, classes: ClassPath) -> Iterator[StateCheck]:
-    """Yield problems of the serializer snapshot classes that a job uses, and of all others among its class files."""
+    """Yield findings on serializer snapshot classes: those that the state of a job uses, and others in class files."""
     stored = _list_snapshot_classes(job)
     for name in sorted({*stored, *_find_snapshot_classes(classes)}):
         found = classes.find(name)
@@ -408,7 +417,7 @@ def _make_check(outcome: Outcome, reason: str, remedy: str, error: str = "") -> 
 
 
 def _find_problem(found: JavaClass) -> str:
-    """Why `InstantiationUtil.checkForInstantiation` refuses a class; empty when it does not."""
+    """Return why `InstantiationUtil.checkForInstantiation` refuses a class; empty if it accepts the class."""
     match found.nesting:
         case Nesting.ANONYMOUS:
             return "is an anonymous class"
@@ -426,11 +435,11 @@ def _find_problem(found: JavaClass) -> str:
 
 
 def _list_owners(name: str, classes: ClassPath) -> list[str]:
-    """Return the serializer classes that create the snapshot class."""
+    """Return the serializer classes that create objects of a serializer snapshot class."""
     owners = []
     for entry in classes.entries:
         for candidate, parent in entry.super_classes():
-            # Other classes do not count: snapshots may create copies of themselves, and factories create serializers.
+            # Only serializers own a snapshot class. Snapshots may also create copies of themselves.
             if _is_serializer(parent, classes) and (found := classes.find(candidate)) and name in found.creates:
                 owners.append(candidate)
     return sorted(set(owners))
@@ -446,7 +455,7 @@ def _is_serializer(name: str, classes: ClassPath) -> bool:
 
 
 def _find_snapshot_classes(classes: ClassPath) -> set[str]:
-    """The serializer snapshot classes of users among class files."""
+    """Find the serializer snapshot classes of users in class files: all subclasses of Flink's snapshot classes."""
     children = defaultdict(set)
     for entry in classes.entries:
         for name, parent in entry.super_classes():
@@ -506,13 +515,13 @@ _GIVE_BOTH = (
 
 @dataclass(frozen=True)
 class WrittenClasses:
-    """Known classes of two jobs.
+    """Known classes of two jobs, to compare the classes that serializers write without describing them.
 
     Attributes:
         old: classes of the job that took the snapshot.
         new: classes of the new job.
-        same_code: the new job has the classes of the old one.
-        same_kryo: both run the same major version of Kryo.
+        same_code: whether the new job has the classes of the old one.
+        same_kryo: whether both jobs use the same major version of Kryo.
     """
 
     old: FieldLists = field(default_factory=FieldLists)
@@ -523,14 +532,15 @@ class WrittenClasses:
     def judge(
         self, path: str, old: Serializer, data: DataClasses | None, *, lists_subclasses: bool, changed: bool
     ) -> Iterator[SerializerDifference]:
-        """The findings about classes that the serializer of a state writes and its snapshot does not describe.
+        """Yield findings about classes that the serializer of a state writes, but its serializer snapshot leaves out.
 
         Args:
-            path: of the serializer.
+            path: path of the serializer.
             old: the serializer of the snapshot.
-            data: the classes in the data; None where the data were not read.
-            lists_subclasses: the serializer has met every object of the data (RocksDB), so it lists their classes.
-            changed: other findings about the state say that its POJOs have changed.
+            data: the classes in the data; None if the data were not read.
+            lists_subclasses: whether the serializer has written every object of the data (as for RocksDB), so that it
+                lists their classes.
+            changed: whether other findings say that POJOs of the state have changed.
         """
         walk = _Walk(self)
         walk.serializer(old, None, path, lists_subclasses=lists_subclasses)
@@ -588,7 +598,7 @@ class WrittenClasses:
         return [declared.base] if declared is not None and declared.base else []
 
     def _compare(self, name: str, where: str) -> Iterator[SerializerDifference]:
-        """Yield findings about one class; nothing when its fields are known and the same."""
+        """Yield findings about one class; none if its fields are known in both jobs, and are the same."""
         before, after = self.old.find(name), self.new.find(name)
         if before is None or after is None:
             missing = "the snapshot" if before is None else "the new job"
@@ -615,7 +625,10 @@ class WrittenClasses:
 
 
 class _Walk:
-    """Walk over the tree of a serializer that gathers the written classes, with the declared types of both jobs."""
+    """Walk over the tree of a serializer that collects the classes of the objects that the serializer can write.
+
+    It uses the types that fields are declared with in the known classes of both jobs.
+    """
 
     def __init__(self, known: WrittenClasses) -> None:
         self.known = known
@@ -626,7 +639,7 @@ class _Walk:
         self.java_serializers: list[SerializerDifference] = []
 
     def serializer(self, node: Serializer, declared: JavaType | None, path: str, *, lists_subclasses: bool) -> None:
-        """Walk over a serializer; `declared` is the Java type of its values, as far as known."""
+        """Walk over a serializer; `declared` is the declared Java type of its values, if it is known."""
         match node:
             case Kryo():
                 self._kryo(node, declared, path)
@@ -664,7 +677,7 @@ class _Walk:
                 self.openings.append((path, reason))
 
     def _find_unlisted(self, name: str) -> list[str] | None:
-        """Find subclasses that the snapshot does not list; None where they are not known."""
+        """Find the subclasses of a class that the serializer does not list; None if its subclasses are not known."""
         found: set[str] = set()
         known = False
         for lists in (self.known.old, self.known.new):
@@ -736,7 +749,10 @@ def _has_class_files(lists: FieldLists) -> bool:
 
 
 def _list_custom(node: Kryo) -> Iterator[tuple[str, str]]:
-    """Yield the classes with a custom Kryo serializer, each with the serializer's class if the snapshot names it."""
+    """Yield (class, class of its Kryo serializer) for classes with a custom Kryo serializer.
+
+    The second name is empty if the snapshot does not store it.
+    """
     for each in node.registrations:
         if each.value is None:
             continue

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from state_pipelines.operations.check.class_checks import DataClasses, WrittenClasses
 
 _FLINK_2 = (2, 0)
-# The first release that reads names of fields in snapshots of SQL rows (FLINK-40120).
+# The first release that can read serializer snapshots of SQL rows with names of fields (FLINK-40120).
 _NAMED_ROWS = (2, 4)
 _FIXED_SUBJECTS = {
     Subject.KEY: "keys cannot be migrated",
@@ -57,15 +57,17 @@ class Restore:
     """The circumstances of a restore.
 
     Attributes:
-        release: of Flink, major and minor.
-        backend: the state backend; None when the stricter one counts.
+        release: release of Flink that restores the state, (major, minor).
+        backend: the state backend; None if the stricter one decides.
         old_kryo_version: major version of Kryo that wrote the state; None if the release has the same version.
-        classes: the classes of both jobs; None when nothing but serializers is compared.
-        find_data: the classes in the data of a state, by operator id and state name; None where the data were not read.
-        row_names: fields of SQL rows keep their names, which Flink does not compare.
-        other_queries: the queries of a SQL job may differ from those of the old job.
-        new_classes: the classes of the new job, if they may differ from those of the old job.
-        observed: a job on the release line of the target wrote the serializers of the new job, so their classes load.
+        classes: the known classes of both jobs; None if only serializers are compared.
+        find_data: function that returns the classes in the data of a state, given operator id and state name; None if
+            the data were not read.
+        row_names: whether fields of SQL rows must keep their names, which Flink does not compare.
+        other_queries: whether the queries of a SQL job may differ from those of the old job.
+        new_classes: the classes of the new job, if they may differ from those of the old job; else None.
+        observed: whether the classes of the new serializers are known to load in the release, because a job on the
+            same release line wrote them.
     """
 
     release: tuple[int, int]
@@ -79,7 +81,7 @@ class Restore:
     observed: bool = True
 
     def __str__(self) -> str:
-        """The release, such as 2.2."""
+        """Return the release as text, such as `2.2`."""
         return f"{self.release[0]}.{self.release[1]}"
 
     @property
@@ -94,18 +96,18 @@ class Restore:
 
     @property
     def wraps_ttl(self) -> bool:
-        """Whether TTL can be switched on and off."""
+        """Whether the release can restore state with TTL switched on or off; Flink 2 wraps serializers for that."""
         return self.release >= _FLINK_2
 
     @property
     def is_heap(self) -> bool:
-        """Whether only the backend that holds objects counts."""
+        """Whether the state is restored by the HashMap backend only."""
         return self.backend is StateBackend.HASHMAP
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two serializers of one subject, and what their comparison gives."""
+    """The old and the new serializer of a subject, with the result of their comparison."""
 
     subject: Subject
     old: Serializer
@@ -116,14 +118,14 @@ class _Pair:
 def judge_subjects(
     operator: str, old: JobState, new: JobState, restore: Restore, owner: JobOperator | None = None
 ) -> Iterator[StateCheck]:
-    """Judge each serializer of a state; both states have the same kind and serializers in the same roles (`Subject`).
+    """Judge each serializer of a state. Both states must have the same kind, and serializers for the same subjects.
 
     Args:
         operator: label of the operator.
         old: the state in the snapshot.
         new: the state of the new job.
-        restore: the circumstances.
-        owner: the operator in the snapshot; without it the classes of objects are not judged.
+        restore: circumstances of the restore.
+        owner: the operator in the snapshot; without it, classes of objects are not judged.
     """
     pairs = [_compare(*each, restore) for each in _split(old, new, restore)]
     if owner is not None and restore.classes is not None:
@@ -138,7 +140,7 @@ def judge_subjects(
 
 
 def _split(old: JobState, new: JobState, restore: Restore) -> Iterator[tuple[Subject, Serializer, Serializer]]:
-    """The serializers that are compared: those of list and map state by element, key and value."""
+    """Yield (subject, old serializer, new serializer); list and map state is split into element, key and value."""
     for subject, before in old.serializers.items():
         after = new.serializers[subject]
         if subject is Subject.VALUE and restore.wraps_ttl:
@@ -170,7 +172,7 @@ def _compare(subject: Subject, old: Serializer, new: Serializer, restore: Restor
         compatibility = combine([compatibility, *refused])
     rows = find_named_rows(old, path) if restore.release < _NAMED_ROWS else ()
     renamed = find_renamed_fields(old, new, path) if restore.row_names else ()
-    # Flink wraps serializers before it compares them, but no snapshot contains this wrapper.
+    # `_split` may have added the TTL wrapper with which Flink 2 compares serializers: look at the one inside.
     stored = old.inner if isinstance(old, TtlAware) else old
     unknown = () if restore.observed else find_unknown_classes(stored, path, restore.release, crosses=restore.crosses)
     compatibility = combine([compatibility, *map(single, (*rows, *renamed, *unknown))])
@@ -183,7 +185,7 @@ _REMEDIES = {
     Subject.TIMER: "Timers follow their keys, which the step `key: {type: TYPE, expression: SQL}` changes",
     Subject.NAMESPACE: "Keep the old namespace: no step of a migration changes it",
 }
-"""Remedies for serializers that are not those of values."""
+"""Remedies for serializers of keys, timers and namespaces, by subject."""
 
 
 _UNKNOWN_HASH = (
@@ -198,7 +200,7 @@ def _choose_remedy(subject: Subject, new: Serializer) -> str:
 
 
 def _has_known_hash(key: Serializer) -> bool:
-    """Return whether a migration can compute the key groups of keys."""
+    """Return whether the hash of keys is known, so that a migration can compute their key groups."""
     try:
         hash_codes(key, pa.array([], column_type(derive_layout(key, LayoutContext()))))
     except StateError:
@@ -207,7 +209,7 @@ def _has_known_hash(key: Serializer) -> bool:
 
 
 def _fit_remedies(compatibility: Compatibility, subject: Subject, new: Serializer) -> Compatibility:
-    """Replace remedies that advise to migrate a value, if the serializer is one of keys, timers or namespaces."""
+    """Replace remedies that advise to migrate values, if the serializer is that of keys, timers or namespaces."""
     remedy = _choose_remedy(subject, new)
     if not remedy:
         return compatibility
@@ -218,7 +220,7 @@ def _fit_remedies(compatibility: Compatibility, subject: Subject, new: Serialize
 
 
 def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Restore, classes: WrittenClasses) -> _Pair:
-    """The pair with the findings about classes that no serializer snapshot describes."""
+    """Add to a pair the findings about classes that no serializer snapshot describes."""
     if pair.subject in (Subject.NAMESPACE, Subject.TIMER):
         return pair
     found = pair.compatibility
@@ -233,13 +235,13 @@ def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Rest
         changed=found.outcome is not Outcome.AS_IS,
     )
     nulls = () if restore.new_classes is None else judge_nulls(path, pair.old, classes.old, restore.new_classes, data)
-    # A path that has been refused needs no further finding that it is undetermined.
+    # Leave out findings for paths that are refused already.
     added = [single(finding) for finding in (*written, *nulls) if finding.path not in refused]
     return replace(pair, compatibility=combine([found, *added])) if added else pair
 
 
 def _warn_of_columns(pair: _Pair, restore: Restore) -> _Pair:
-    """Return the pair with a finding on SQL columns that may be in another order in the new query."""
+    """Add to a pair findings on SQL columns that may be in another order in the new query, if nothing else differs."""
     found = pair.compatibility
     if pair.subject in (Subject.NAMESPACE, Subject.TIMER) or found.outcome is not Outcome.AS_IS:
         return pair
@@ -253,7 +255,7 @@ def _may_hold_classes(node: Serializer) -> bool:
 
 
 def _explain_unresolved(compatibility: Compatibility, new: Serializer) -> Compatibility:
-    """The findings about serializers that the description of the new job leaves open, with the reason for that."""
+    """In findings on serializers that the description of the new job leaves open, give the reason and the remedy."""
     unknown = {describe(node): node for node in _list_unresolved(new)}
     findings = (
         replace(finding, reason=node.reason, remedy=node.remedy)
@@ -267,7 +269,7 @@ def _explain_unresolved(compatibility: Compatibility, new: Serializer) -> Compat
 def _explain_lost_pojos(
     compatibility: Compatibility, old: Serializer, new: Serializer, path: str, restore: Restore
 ) -> Compatibility:
-    """The findings about classes that are POJOs no longer, with the rule of Flink that the new class breaks."""
+    """In findings on classes that are no POJOs any more, name the rule of Flink that the new class breaks."""
     if not isinstance(restore.new_classes, ClassFieldLists):
         return compatibility
     pojos = {where: node for where, node in list_paths(old, path) if isinstance(node, Pojo)}
@@ -294,7 +296,10 @@ def _list_unresolved(node: Serializer) -> Iterator[UnresolvedType]:
 
 
 def _fix_map_keys(pairs: list[_Pair]) -> list[_Pair]:
-    """Refuse map state that is migrated and whose key serializer changes: RocksDB keeps the keys as they are."""
+    """Mark the key serializer of map state as incompatible if it changes and the state is migrated.
+
+    RocksDB migrates values only; it does not rewrite the keys of maps.
+    """
     outcomes = {pair.subject: pair.compatibility.outcome for pair in pairs}
     migrates = Outcome.AFTER_MIGRATION in (outcomes.get(Subject.MAP_KEY), outcomes.get(Subject.MAP_VALUE))
     if not migrates or outcomes[Subject.MAP_KEY] not in (
@@ -351,7 +356,7 @@ def _judge(
 
 
 def _describe_inside(node: Serializer) -> str:
-    """Describe a serializer as the snapshot has it: without what Flink wraps around it to compare."""
+    """Describe a serializer without the TTL wrapper that Flink 2 adds for comparisons."""
     return describe(node.inner if isinstance(node, TtlAware) else node)
 
 

@@ -68,14 +68,14 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot.keyed_state import KeyedSubtaskState
 
 StoredInfo = tuple["Serializer | None", "StateMetaInfo"]
-"""Key serializer and meta info of a keyed state."""
+"""(key serializer or None, meta info) of a state, as one subtask stores them."""
 
 
 def find_obstacle(one: State, other: State) -> str:
-    """Return why records of two states cannot be compared as bytes; empty when they can.
+    """Return the reason why records of two states cannot be compared as bytes; empty if they can.
 
-    They can if keys and values have the same layouts, even if the kinds differ, or if the serializers are the same.
-    The registered subclasses of POJO serializers may differ, because records name their class themselves.
+    They can be compared if keys and values have the same layouts, even if the kinds differ, or if the serializers are
+    the same. The registered subclasses of POJO serializers may differ, because records name their class themselves.
     """
     if type(one) is not type(other):
         return "not compared: the kind differs"
@@ -100,7 +100,7 @@ def find_obstacle(one: State, other: State) -> str:
 
 
 def _find_layouts(state: State) -> tuple[lay.Layout, ...] | None:
-    """Return the layouts of keys and values; None when they have none."""
+    """Return the layouts of the keys and values of a state; None if they are not known, or differ between subtasks."""
     try:
         match state:
             case KeyedState():
@@ -141,7 +141,7 @@ def _can_be_joined(stored: Iterable[StoredInfo]) -> bool:
 
 
 def _find_difference(one: State, other: State) -> str:
-    """Name the serializer that has another readable form; empty when none has."""
+    """Name the first serializer that differs between two states in its readable text; empty if none differs."""
     pairs: list[tuple[str, Serializer, Serializer]] = []
     if isinstance(one, KeyedState) and isinstance(other, KeyedState):
         pairs.append(("key serializer", one.key_serializer, other.key_serializer))
@@ -154,7 +154,7 @@ def _find_difference(one: State, other: State) -> str:
 
 
 SUMS = 4
-"""Columns of sums: records, bytes, digest and content, as `RecordDigest` has them."""
+"""Number of columns of digests in arrays: records, bytes, digest and content, as in `RecordDigest`."""
 
 
 @dataclass(frozen=True)
@@ -162,9 +162,9 @@ class Hashes:
     """Hashes of some records.
 
     Attributes:
-        groups: i32[n], the key group of each; zeros where there are none.
+        groups: i32[n], key group of each record; zeros for state without key groups.
         keys: u64[n], hash of key group and key.
-        records: u64[n], the same with the value.
+        records: u64[n], hash of key group, key and value.
     """
 
     groups: npt.NDArray[np.int32]
@@ -172,20 +172,20 @@ class Hashes:
     records: npt.NDArray[np.uint64]
 
     def select(self, rows: npt.NDArray[np.bool_]) -> Hashes:
-        """Return some of the records."""
+        """Return the hashes of some of the records."""
         return Hashes(self.groups[rows], self.keys[rows], self.records[rows])
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A key whose records differ.
+    """A key whose records differ between two snapshots, `one` and `other`; it may become an example in the report.
 
     Attributes:
-        kind: how.
-        group: its key group.
+        kind: kind of the difference.
+        group: key group.
         key: hash of the key.
-        one: hash of a record that only the one has; None when there is none.
-        other: likewise.
+        one: hash of a record of the key that only `one` has; None if there is none.
+        other: hash of a record of the key that only `other` has; None if there is none.
     """
 
     kind: ExampleKind
@@ -197,13 +197,15 @@ class Candidate:
 
 @dataclass(frozen=True)
 class RecordDifferences:
-    """Records that only one of two snapshots has.
+    """Numbers of records in which two snapshots, `one` and `other`, differ.
+
+    A record that only one snapshot has is paired with such a record of the same key in the other snapshot.
 
     Attributes:
-        only_in_one: records without a counterpart of their key.
-        only_in_other: likewise.
-        changed: records with a counterpart of their key that has another value.
-        candidates: some of each sort, ascending by key group.
+        only_in_one: number of records of `one` without a counterpart.
+        only_in_other: number of records of `other` without a counterpart.
+        changed: number of pairs: the key is the same, and the value differs.
+        candidates: some keys for each kind of difference, ascending by key group.
     """
 
     only_in_one: int = 0
@@ -213,7 +215,7 @@ class RecordDifferences:
 
 
 def concat_hashes(batches: Iterable[Hashes]) -> Hashes:
-    """Records of several batches as one."""
+    """Concatenate the hashes of several batches."""
     held = list(batches)
     if not held:
         return Hashes(np.zeros(0, np.int32), np.zeros(0, np.uint64), np.zeros(0, np.uint64))
@@ -225,7 +227,7 @@ def concat_hashes(batches: Iterable[Hashes]) -> Hashes:
 
 
 def sum_differences(found: Sequence[RecordDifferences], limit: int) -> RecordDifferences:
-    """Combine findings of several tasks, with at most `limit` candidates, taken from each kind in turn."""
+    """Add up the differences from several tasks; keep at most `limit` candidates, taken from each kind in turn."""
     sorts = [
         [candidate for each in found for candidate in each.candidates if candidate.kind is kind] for kind in ExampleKind
     ]
@@ -241,12 +243,12 @@ def sum_differences(found: Sequence[RecordDifferences], limit: int) -> RecordDif
 
 
 def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
-    """Compare the records of two sides as multisets: a key may have several records, and equal ones are counted.
+    """Compare the records of two snapshots as multisets: a key may have several records, which may also be equal.
 
     Args:
-        one: records of the one.
-        other: records of the other.
-        limit: how many candidates of each sort are wanted.
+        one: hashes of the records of one snapshot.
+        other: hashes of the records of the other snapshot.
+        limit: number of candidates that are wanted of each kind of difference.
     """
     keys = np.concatenate([one.keys, other.keys])
     if not len(keys):
@@ -256,7 +258,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
     keys, records = keys[order], records[order]
     groups = np.concatenate([one.groups, other.groups])[order]
     signs = np.where(order < len(one.keys), 1, -1)
-    # Per distinct record, `net` is how often one side has it more often than the other; the sign says which side.
+    # For each distinct record, `net` is its number in `one` minus its number in `other`.
     starts = np.flatnonzero(np.concatenate([[True], (keys[1:] != keys[:-1]) | (records[1:] != records[:-1])]))
     net = np.add.reduceat(signs, starts)
     left = np.flatnonzero(net)
@@ -267,7 +269,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
     ones = np.add.reduceat(np.maximum(net, 0), firsts)
     others = np.add.reduceat(np.maximum(-net, 0), firsts)
     changed = np.minimum(ones, others)
-    # Per key, the first record that only this side has.
+    # For each key, the row of its first record that only `one` (or only `other`) has.
     rows = np.arange(len(net))
     none = len(net)
     row_one = np.minimum.reduceat(np.where(net > 0, rows, none), firsts)
@@ -296,17 +298,17 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
 
 @njit(cache=True, nogil=True)
 def hash_records(key_groups, base, key_starts, key_ends, value_starts, value_ends, keys, records):  # type: ignore[no-untyped-def]
-    """Hashes of records.
+    """Compute hashes of records, and write them into the arrays `keys` and `records`.
 
     Args:
         key_groups: i32[n].
-        base: address to which the spans i64[n] are relative.
-        key_starts: of the keys.
-        key_ends: see `key_starts`.
-        value_starts: of the values.
-        value_ends: see `value_starts`.
-        keys: u64[n], gets the hashes of the keys with their key groups.
-        records: u64[n], gets those of the whole records.
+        base: address from which starts and ends count, in bytes.
+        key_starts: i64[n], starts of the keys.
+        key_ends: i64[n], ends of the keys.
+        value_starts: i64[n], starts of the values.
+        value_ends: i64[n], ends of the values.
+        keys: u64[n], output: hash of key group and key.
+        records: u64[n], output: hash of key group, key and value.
     """
     for row in range(len(key_groups)):
         key = hash_bytes(np.uint64(0), base + key_starts[row], base + key_ends[row])
@@ -319,21 +321,24 @@ SPLIT_SIZE = 32 << 20
 """Bytes of a file that one task digests."""
 
 BUDGET = 2 << 20
-"""Records of a side whose hashes a task holds; a key group with more is read several times, in shares."""
+"""Records of one snapshot whose hashes a task holds in memory; a key group with more is read by several tasks.
+
+Each of these tasks compares the keys in its share of the hashes.
+"""
 
 _GAP = 8
-"""Key groups between two that differ which are rather read in vain than left out by another task."""
+"""Gap, in key groups, between two differing ones up to which one task reads both, and in vain what is between them."""
 
 _KEY_COLUMNS = ("key_group", "timestamp", "state_key", "state_namespace", "map_key", "key_bytes")
 
 
 @dataclass(frozen=True)
 class GroupSums:
-    """Digests of a state by key group.
+    """Digests of a state by key group; a key group may occur several times, and its digests are to be added up.
 
     Attributes:
-        groups: i64[k]; a key group occurs once per window.
-        sums: u64[k, 4], records, bytes, digest, content.
+        groups: i64[k], the key groups.
+        sums: u64[k, 4], records, bytes, digest and content of each.
     """
 
     groups: npt.NDArray[np.int64]
@@ -345,9 +350,9 @@ class Unread:
     """Records of keyed state that cannot be read.
 
     Attributes:
-        reason: why not.
-        key_groups: of their file; None: of all of the operator.
-        is_damage: bytes are damaged or missing, or the storage fails.
+        reason: why they cannot be read.
+        key_groups: key groups of their file; None for all key groups of the operator.
+        is_damage: whether bytes are damaged or missing, or the storage fails.
     """
 
     reason: str
@@ -360,8 +365,8 @@ class FileSums:
     """Digests of a file, or of some of its key groups.
 
     Attributes:
-        states: by name.
-        failures: why the records of a state cannot be found, by name.
+        states: digests of each state, by name.
+        failures: states whose records cannot be found, by name.
     """
 
     states: Mapping[str, GroupSums]
@@ -370,14 +375,14 @@ class FileSums:
 
 @dataclass(frozen=True)
 class DigestFile:
-    """Digests of states of one file, or of a part of it.
+    """Task that computes digests of the states in one file, or in some key groups of it.
 
     Attributes:
-        operator: label, for errors.
+        operator: label of the operator, for errors.
         file: the file.
         states: (position in the header, name) of the states.
-        key_groups: of the whole file.
-        in_flight: as `Work` says.
+        key_groups: key groups of the whole file.
+        in_flight: see `Work`.
     """
 
     operator: str
@@ -388,11 +393,11 @@ class DigestFile:
 
     @property
     def threads(self) -> int:
-        """Number of kernel threads; see `Work`."""
+        """Number of these tasks that can run concurrently in threads; see `Work`."""
         return count_kernel_threads([self.file])
 
     def run(self) -> FileSums:
-        """Read it."""
+        """Read the file."""
         with at(operator=self.operator):
             try:
                 return FileSums(self._sum(self.states), {})
@@ -402,7 +407,7 @@ class DigestFile:
                 if len(self.states) == 1:
                     reason = str(error) if is_unreadable(error) else explain(error)
                     return FileSums({}, {self.states[0][1]: Unread(reason, self.key_groups, is_unreadable(error))})
-            # One state must not hide the others.
+            # Read each state alone, so that the one that fails does not hide the others.
             held = self.file.hold()
             alone = [replace(self, file=held, states=(each,)).run() for each in self.states]
         return FileSums(
@@ -417,7 +422,7 @@ class DigestFile:
             if not len(records):
                 continue
             first, last = int(records.key_groups.min()), int(records.key_groups.max())
-            # Only as wide as the window: a file may have all key groups, and many states.
+            # Sum up only the key groups of these records: a file may have many states in all key groups.
             sums = np.zeros((last - first + 1, SUMS), np.uint64)
             is_map = self.file.header.states[state_id].state_type == StateKind.MAP
             digest_key_groups(first, sums, records.key_groups, *list_spans(records, is_map=is_map))
@@ -428,14 +433,14 @@ class DigestFile:
 
 @dataclass(frozen=True)
 class KeyedSide:
-    """A state of one snapshot; can be sent to other processes.
+    """A keyed state of one of the two snapshots; can be sent to other processes.
 
     Attributes:
-        operator: label, for errors.
-        name: of the state.
-        subtask_states: files that have it.
-        layout: layouts of the records; None when they have none.
-        reason: why there are none.
+        operator: label of the operator, for errors.
+        name: name of the state.
+        subtask_states: the state in each file that has it.
+        layout: layouts of the records; None if they cannot be derived.
+        reason: why there are no layouts; empty if there are.
     """
 
     operator: str
@@ -445,7 +450,7 @@ class KeyedSide:
     reason: str
 
     def scan(self, groups: npt.NDArray[np.int64]) -> Iterator[tuple[KeyedRecords, Hashes]]:
-        """The records of some key groups (ascending), and their hashes."""
+        """Yield the records of some key groups (ascending), with their hashes."""
         covering = KeyGroupRange(int(groups[0]), int(groups[-1] - groups[0]) + 1)
         with at(operator=self.operator, state=self.name):
             for subtask_state in self.subtask_states:
@@ -461,7 +466,7 @@ class KeyedSide:
                     yield records, Hashes(records.key_groups, keys, hashes)
 
     def show(self, wanted: Mapping[int, int]) -> dict[int, tuple[Row, Row]]:
-        """Return some records, decoded as far as they can be.
+        """Find records by their hashes, and decode them; return those that cannot be decoded as bytes.
 
         Args:
             wanted: the key group of each record, by hash of the record.
@@ -478,13 +483,13 @@ class KeyedSide:
             left = sum(each == group for each in wanted.values())
             for records, numbers in self.scan(np.array([group])):
                 rows = np.flatnonzero(np.isin(numbers.records, hashes))
-                # One of several equal records is enough.
+                # Equal records have the same hash: show one of them.
                 rows = rows[np.unique(numbers.records[rows], return_index=True)[1]]
                 with at(operator=self.operator, state=self.name):
                     try:
                         batch = table.make_batch(records.select(rows), 0)
                     except StateError as error:
-                        # The records differ even if they cannot be decoded: show their bytes.
+                        # The difference is known even if the records cannot be decoded: show their bytes.
                         table = KeyedTable(None, TableOptions(flatten=False), explain(error))
                         batch = table.make_batch(records.select(rows), 0)
                     shown = to_rows(batch)
@@ -497,14 +502,14 @@ class KeyedSide:
 
 @dataclass(frozen=True)
 class CompareGroups:
-    """The comparison of some key groups of a state in both snapshots, record by record.
+    """Task that compares some key groups of a state in both snapshots, record by record.
 
     Attributes:
-        one: the state in the one.
-        other: the state in the other.
+        one: the state in one snapshot.
+        other: the state in the other snapshot.
         groups: the key groups, ascending.
-        share: (remainder, divisor): compare the keys whose hash has this remainder.
-        limit: how many candidates for examples of each sort are wanted.
+        share: (remainder, divisor); only keys whose hash modulo the divisor is the remainder are compared.
+        limit: number of candidates that are wanted of each kind of difference.
     """
 
     one: KeyedSide
@@ -515,11 +520,11 @@ class CompareGroups:
 
     @property
     def threads(self) -> int:
-        """Number of kernel threads; see `Work`."""
+        """Number of these tasks that can run concurrently in threads; see `Work`."""
         return count_kernel_threads([each.file for side in (self.one, self.other) for each in side.subtask_states])
 
     def run(self) -> RecordDifferences:
-        """Compare them."""
+        """Read and compare the records."""
         return join_hashes(self._hash(self.one), self._hash(self.other), self.limit)
 
     def _hash(self, side: KeyedSide) -> Hashes:
@@ -532,11 +537,11 @@ class CompareGroups:
 
 @dataclass(frozen=True)
 class ShowRecords:
-    """Decode the records of candidates.
+    """Task that reads and decodes the records of candidates, for examples.
 
     Attributes:
-        one: the state in the one.
-        other: the state in the other.
+        one: the state in one snapshot.
+        other: the state in the other snapshot.
         candidates: the candidates.
     """
 
@@ -545,7 +550,7 @@ class ShowRecords:
     candidates: tuple[Candidate, ...]
 
     def run(self) -> list[tuple[tuple[Row, Row] | None, tuple[Row, Row] | None]]:
-        """Columns of key and value on both sides, in the order of the candidates."""
+        """Return the record of each candidate in both snapshots, as (key columns, value columns) or None."""
         ones = self.one.show({each.one: each.group for each in self.candidates if each.one is not None})
         others = self.other.show({each.other: each.group for each in self.candidates if each.other is not None})
         return [
@@ -555,7 +560,7 @@ class ShowRecords:
 
 
 def make_side(state: KeyedState, unread: Sequence[Unread] = ()) -> KeyedSide:
-    """A state without the files whose key groups are in `unread`, for other processes."""
+    """Make the `KeyedSide` of a state, without the files whose key groups are in `unread`."""
     layout, reason = state.find_layout()
     left_out = [each.key_groups for each in unread]
     subtask_states = tuple(each for each in state.subtask_states if each.file.key_groups not in left_out)
@@ -563,11 +568,11 @@ def make_side(state: KeyedState, unread: Sequence[Unread] = ()) -> KeyedSide:
 
 
 def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
-    """The tasks that digest some states of one operator, each file read once."""
+    """Make the tasks that compute digests of some states of one operator, so that each file is read once."""
     if not states:
         return []
     operator = states[0].operator
-    # Grouped by object identity, which is the cheapest.
+    # States of one file share the file object, so its identity is the cheapest key.
     files: dict[int, tuple[KeyedFile, list[tuple[int, str]]]] = {}
     for state in states:
         for each in state.subtask_states:
@@ -581,10 +586,10 @@ def plan_digests(states: Sequence[KeyedState]) -> list[DigestFile]:
 
 
 def add_up(found: Sequence[GroupSums], max_parallelism: int) -> npt.NDArray[np.uint64]:
-    """Digests of a state by key group, u64[max parallelism, 4].
+    """Add up the digests of a state by key group; return u64[max parallelism, 4].
 
-    An impossible max parallelism is limited, and key groups above it are left out: `check_held_key_groups` reports
-    both.
+    A max parallelism beyond Flink's limits is cut to them, and key groups above it are left out. No error is raised,
+    because `check_held_key_groups` reports both.
     """
     total = np.zeros((min(max(max_parallelism, 1), MAX_PARALLELISM), SUMS), np.uint64)
     for each in found:
@@ -606,14 +611,14 @@ def plan_comparison(
     *,
     budget: int = BUDGET,
 ) -> list[CompareGroups]:
-    """The tasks that compare the key groups whose digests differ.
+    """Make the tasks that compare the key groups whose digests differ.
 
     Args:
-        one: the state in the one.
-        other: the state in the other.
-        sums: of both sides, as `add_up` gives them.
+        one: the state in one snapshot.
+        other: the state in the other snapshot.
+        sums: digests by key group in both snapshots, as `add_up` returns them.
         limit: see `CompareGroups`.
-        budget: how many records of a side a task holds.
+        budget: number of records of one snapshot whose hashes a task may hold.
     """
     differing = np.flatnonzero((sums[0] != sums[1]).any(axis=1))
     records = np.maximum(sums[0][:, 0], sums[1][:, 0]).astype(np.int64)
@@ -644,14 +649,14 @@ def _concat(found: Sequence[GroupSums]) -> GroupSums:
 
 
 def _split_row(row: Row) -> tuple[Row, Row]:
-    """Split a row into key and value columns, without the subtask, which is no property of a record."""
+    """Split a row into key and value columns; leave out the subtask, which is no property of a record."""
     key = {name: row[name] for name in _KEY_COLUMNS if row.get(name) is not None}
     skipped = (*_KEY_COLUMNS, "subtask", *(name for name in ("reason", "value_bytes") if row.get(name) is None))
     return key, {name: value for name, value in row.items() if name not in skipped}
 
 
 _BYTES = ("value_bytes", "reason")
-# Identifying columns of a row of raw state or of a buffer; partitions of raw operator state have no keys.
+# Columns that identify a row of raw keyed state or an in-flight buffer; raw operator state has no such columns.
 _POSITIONS = ("key_group", "direction", "gate_or_partition", "channel", "buffer_index")
 _SAME_POSITION = ("subtask", *_POSITIONS)
 
@@ -665,9 +670,9 @@ class UnkeyedRecords:
 
     Attributes:
         batch: the rows.
-        keys: names of the columns that make the key.
-        hashes: of every row.
-        bytes: of keys and values.
+        keys: names of the columns that identify a row; empty if there are none.
+        hashes: hashes of all rows.
+        bytes: size of all keys and values.
     """
 
     batch: pa.RecordBatch
@@ -682,7 +687,7 @@ class UnkeyedRecords:
         return RecordDigest(len(self.hashes.records), self.bytes, content=content % MODULUS)
 
     def show(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[Row, Row]]:
-        """Columns of key and value of some rows."""
+        """Yield (key columns, value columns) of some rows."""
         for row in to_rows(self.batch.take(pa.array(rows))):
             key = {name: row[name] for name in self.keys}
             yield (
@@ -697,15 +702,15 @@ class UnkeyedRecords:
 
 @dataclass(frozen=True)
 class CompareUnkeyed:
-    """A state that is not keyed, on both sides; None where a side does not have it.
+    """Task that compares a state that is not keyed in both snapshots.
 
     Attributes:
-        operator: label, for errors.
-        one: the state in the one.
-        other: the state in the other.
-        obstacle: why the two are not compared; empty when they are.
-        limit: how many examples are wanted.
-        in_flight: as `Work` says.
+        operator: label of the operator, for errors.
+        one: the state in one snapshot; None if that does not have it.
+        other: the state in the other snapshot; None if that does not have it.
+        obstacle: why the two states cannot be compared; empty if they can.
+        limit: number of examples that are wanted.
+        in_flight: see `Work`.
     """
 
     operator: str
@@ -714,11 +719,11 @@ class CompareUnkeyed:
     obstacle: str
     limit: int
     in_flight: int = 1
-    # This state is small compared with keyed state, so separate processes do not pay off.
+    # Threads are enough: this state is small compared with keyed state, so starting processes does not pay off.
     threads: ClassVar[int] = KERNEL_THREADS
 
     def run(self) -> ContentsDiff:
-        """Compare them."""
+        """Read and compare the states; compare them as bytes if they cannot be decoded."""
         name = next(each.name for each in (self.one, self.other) if each is not None)
         with at(operator=self.operator, state=name):
             try:
@@ -768,14 +773,17 @@ class CompareUnkeyed:
 
 
 def make_example(candidate: Candidate, one: tuple[Row, Row] | None, other: tuple[Row, Row] | None) -> Example:
-    """An example from columns of key and value on both sides."""
+    """Make an example from the record of a candidate in both snapshots, as (key columns, value columns) or None."""
     (key, _) = one or other or ({}, {})
     old, new = (None if side is None else side[1] for side in (one, other))
     return Example(candidate.kind, key, old, new, SAME_VALUE if old is not None and old == new else "")
 
 
 def _load(state: State | None, *, raw: bool) -> tuple[RecordDigest | None, Hashes | None]:
-    """Digest and hashes of a state; no hashes where the subtasks have different copies of a broadcast state."""
+    """Return digest and hashes of a state, None if it is None.
+
+    There are no hashes for a broadcast state of which subtasks have different copies.
+    """
     if state is None:
         return None, None
     if not isinstance(state, OperatorBroadcastState):
@@ -804,14 +812,17 @@ def _find(state: State | None, wanted: list[int], *, raw: bool) -> dict[int, tup
 
 
 def _read(state: State, *, raw: bool) -> Iterator[UnkeyedRecords]:
-    """The rows of a state; values of list and broadcast state are decoded and encoded again, which finds their ends."""
+    """Yield the rows of a state.
+
+    Values of list and broadcast state are decoded and encoded again, because their ends are only found by decoding.
+    """
     context = state.operator.snapshot.layout_context
     layouts: dict[str, lay.Layout] = {}
     options = TableOptions()
     columns: tuple[str, ...] = ()
     match state:
         case OperatorListState() | OperatorBroadcastState():
-            # Naming the columns skips the search for columns of connectors.
+            # Without names of columns, the table would look for columns of connectors, which takes time.
             decoded = not raw and not state.undecoded
             if decoded and isinstance(state, OperatorBroadcastState):
                 layouts["map_key"] = derive_layout(state.info.key_serializer, context)
@@ -842,7 +853,7 @@ def _hash(batch: pa.RecordBatch, layouts: dict[str, lay.Layout], columns: tuple[
         texts = pa.array([json.dumps(list(row.values())).encode() for row in rows], pa.binary())
         keys.put(texts, lay.Rest(), np.arange(count))
     elif "map_key" not in layouts:
-        # An element without a key is its own key: it can be missing or added, but not changed.
+        # An element without a key is used as its own key, so it can be missing or added, but not changed.
         keys, values = values, keys
     found = Hashes(np.zeros(count, np.int32), np.empty(count, np.uint64), np.empty(count, np.uint64))
     hash_records(found.groups, 0, keys.starts, keys.ends, values.starts, values.ends, found.keys, found.records)
@@ -852,11 +863,11 @@ def _hash(batch: pa.RecordBatch, layouts: dict[str, lay.Layout], columns: tuple[
 
 
 class _Spans:
-    """Addresses of the bytes of rows in memory; empty at first.
+    """Addresses in memory of the encoded values of rows; a row without a value has an empty span.
 
     Attributes:
-        starts: i64[n], addresses.
-        ends: i64[n].
+        starts: i64[n], address of the first byte of each value.
+        ends: i64[n], address after the last byte of each value.
     """
 
     def __init__(self, count: int) -> None:
@@ -878,29 +889,29 @@ Values = dict[str, object]
 
 
 def compare_snapshots(one: Snapshot, other: Snapshot, *, counts: bool) -> tuple[ComparedProperty, ...]:
-    """Properties of two snapshots.
+    """Compare the properties of two snapshots.
 
     Args:
-        one: the one.
-        other: the other.
+        one: one snapshot.
+        other: the other snapshot.
         counts: whether differing properties make the snapshots different; False if only some state is compared.
     """
-    # A copy may have the same state and a newer version of the metadata. The Kryo version counts on its own.
+    # These differ between copies with the same state: a copy may have a newer version of the metadata, for example.
     uncounted = ("kind", "metadata version", "checkpoint id", "fingerprint", "bytes")
     return _pair(_describe_snapshot(one), _describe_snapshot(other), uncounted, counts=counts)
 
 
 def compare_operators(one: Operator | None, other: Operator | None, *, counts: bool) -> tuple[ComparedProperty, ...]:
-    """Properties of an operator; see `compare_snapshots`."""
+    """Compare the properties of an operator in two snapshots; see `compare_snapshots`."""
     first, second = ({} if each is None else _describe_operator(each) for each in (one, other))
     return _pair(first, second, ("uid", "name", "keyed formats"), counts=counts and None not in (one, other))
 
 
 def compare_states(one: State | None, other: State | None) -> tuple[ComparedProperty, ...]:
-    """Properties of a state; without values for a snapshot that lacks the state.
+    """Compare the properties of a state in two snapshots; a snapshot that lacks the state has no values.
 
-    Serializers that differ only in the registered subclasses of POJOs are shown but do not count as a difference:
-    records name their class themselves, and even subtasks of one job often differ in the subclasses that they met.
+    Serializers that differ only in the registered subclasses of POJOs are shown, but do not count as a difference:
+    records name their class themselves, and even subtasks of one job often list different subclasses.
     """
     first, second = ({} if each is None else _describe_state(each) for each in (one, other))
     if one is None or other is None:
@@ -957,7 +968,7 @@ def _list_formats(operator: Operator) -> list[str]:
     except StorageError:
         raise
     except StateError:
-        # Reported where the states are read.
+        # The error is reported when the states are read.
         return []
     return list(dict.fromkeys(each.format for each in formats))
 
@@ -988,7 +999,7 @@ def _list_serializers(state: State) -> dict[str, Serializer]:
 def _has_ttl(serializer: Serializer) -> bool:
     if isinstance(serializer, Ttl) or (isinstance(serializer, TtlAware) and serializer.ttl_enabled):
         return True
-    # In lists and maps the elements and values have TTL.
+    # In list and map state, the serializer of the elements or values is the one with TTL.
     return any(map(_has_ttl, serializer.nested))
 
 

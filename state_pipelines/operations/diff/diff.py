@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator, Snapshot, State
 
 LIMIT = 10
-"""Examples per state, unless the caller decides."""
+"""Default number of examples for each state."""
 
 _UNKEYED = 16
-"""States that are not keyed which are compared at a time where the storage takes long to answer."""
+"""Number of non-keyed states that are compared concurrently if the storage is remote."""
 
 OTHER_KEY_GROUPS = "not compared one by one, but by digests without key groups: the max parallelism differs"
 
@@ -68,21 +68,21 @@ Result = TypeVar("Result")
 
 
 class Runner(Protocol):
-    """Runs tasks and gives their results in order; the text says what failed."""
+    """Function that runs tasks and returns their results in order; `what` is the message if a task fails."""
 
     def __call__(self, tasks: Sequence[Work[Result]], what: str, /) -> list[Result]:
-        """Run them."""
+        """Run the tasks."""
 
 
 @dataclass
 class _Pair:
-    """A state of both snapshots, with intermediate results of the comparison.
+    """A state in both snapshots, with intermediate results of the comparison.
 
     Attributes:
-        one: the state in the one; None when it has none.
-        other: the state in the other.
-        obstacle: why the records cannot be compared; empty when they can.
-        contents: what was found.
+        one: the state in one snapshot; None if that does not have it.
+        other: the state in the other snapshot; None if that does not have it.
+        obstacle: why the records cannot be compared; empty if they can.
+        contents: result of the comparison so far.
     """
 
     one: State | None
@@ -103,13 +103,13 @@ class _Pair:
 
 @dataclass
 class _OperatorPair:
-    """An operator on both sides, each without files that cannot be read (`Operator.readable`).
+    """An operator in both snapshots, without the files that cannot be read (`Operator.readable`).
 
     Attributes:
-        one: the operator in the one; None when it has none.
-        other: the operator in the other.
+        one: the operator in one snapshot; None if that does not have it.
+        other: the operator in the other snapshot; None if that does not have it.
         pairs: its states.
-        failures: files that cannot be read, of both sides.
+        failures: files of both snapshots that cannot be read.
     """
 
     one: Operator | None
@@ -125,7 +125,7 @@ class _OperatorPair:
 
     @property
     def label(self) -> str:
-        """The uid when any side knows it."""
+        """The uid if one of the snapshots has it, else the id."""
         known = (each.uid for each in (self.one, self.other) if each is not None and each.uid)
         return next(known, self.some.id)
 
@@ -191,10 +191,12 @@ def diff(
 
 
 def _pair_operators(one: Snapshot, other: Snapshot, name: str | None) -> list[_OperatorPair]:
-    """The operators by id: those of the one, then those that only the other has.
+    """Pair the operators of two snapshots by id: those of `one` first, then those that only `other` has.
+
+    With `name`, pair only this operator.
 
     Raises:
-        NotFoundError: neither snapshot has the operator that is asked for.
+        NotFoundError: neither snapshot has an operator of that name.
     """
     if name is None:
         sides = [{each.id: each for each in snapshot.operators} for snapshot in (one, other)]
@@ -227,13 +229,14 @@ _KINDS: tuple[_Read, ...] = (
     survey_raw,
     lambda operator: (() if operator.in_flight is None else (operator.in_flight,), ()),
 )
-"""The states of an operator by kind, and files of that kind that cannot be read."""
+"""Functions that return the states of one kind of an operator, and the files of that kind that cannot be read."""
 
 
 def _pair_states(pair: _OperatorPair, name: str | None) -> None:
-    """Find the states of an operator on both sides.
+    """Pair the states of an operator in both snapshots, and add the pairs to `pair`.
 
-    If a file cannot be read, a state of its kind that is missing on this side may be in that file, so it is left out.
+    If a file of a snapshot cannot be read, a state that seems to be missing there may be in that file. Such states are
+    left out, if they are of the kind of the file.
     """
     for read in _KINDS:
         surveyed = [((), ()) if side is None else read(side) for side in (pair.one, pair.other)]
@@ -252,7 +255,7 @@ def _pair_states(pair: _OperatorPair, name: str | None) -> None:
             if failures and not isinstance(found.some, KeyedState):
                 found.obstacle = found.obstacle or f"not compared: {failures[0].error}"
             if found.obstacle:
-                # Reported even with metadata_only, because some differences have no separate property.
+                # An obstacle is reported even with metadata_only, since some differences show in no property.
                 found.contents = ContentsDiff(None, None, None, note=found.obstacle)
             pair.pairs.append(found)
 
@@ -300,7 +303,7 @@ def _count_in_flight(pair: _OperatorPair) -> int:
 
 
 Sums = tuple["npt.NDArray[np.uint64] | None", "npt.NDArray[np.uint64] | None"]
-"""Digests by key group of both sides; None of a side that does not have the state."""
+"""Digests by key group in both snapshots; None for a snapshot that does not have the state."""
 
 
 def _compare_keyed(operators: list[_OperatorPair], limit: int, run: Runner) -> None:
@@ -337,9 +340,9 @@ def _compare_keyed(operators: list[_OperatorPair], limit: int, run: Runner) -> N
 
 
 def _digest(operators: list[_OperatorPair], run: Runner) -> dict[int, tuple[Sums, list[Unread]]]:
-    """Digest every keyed state by key group.
+    """Compute digests of all keyed states by key group.
 
-    The result is by `id` of the pair of states, and also has the records that cannot be read.
+    Returns for each pair of states, by its `id()`, the digests in both snapshots, and the records that cannot be read.
     """
     tasks: list[DigestFile] = []
     owners: list[tuple[_OperatorPair, int]] = []
@@ -373,7 +376,7 @@ def _digest(operators: list[_OperatorPair], run: Runner) -> dict[int, tuple[Sums
 
 
 def _find_unopened(pair: _OperatorPair) -> list[Unread]:
-    """Key groups of the keyed state of both sides whose files cannot be opened."""
+    """List the keyed state of both snapshots whose files cannot be opened, with its key groups."""
     found = []
     for side in (pair.one, pair.other):
         if side is None:
@@ -386,11 +389,11 @@ def _find_unopened(pair: _OperatorPair) -> list[Unread]:
 
 
 Compared = tuple["npt.NDArray[np.uint64]", "npt.NDArray[np.uint64]"]
-"""Digests by key group of both sides; zeros in the key groups that are not compared."""
+"""Digests by key group in both snapshots; zeros in the key groups that are not compared."""
 
 
 def _judge(pair: _Pair, sums: Sums, unread: list[Unread]) -> tuple[ContentsDiff, Compared | None]:
-    """Judge a state by its digests; return these as well if the records have to be compared one by one."""
+    """Compare a state by its digests; also return the digests if the records have to be compared one by one."""
     one, other = (None if each is None else total_of(each) for each in sums)
     damaged = any(each.is_damage for each in unread)
     if sums[0] is None or sums[1] is None or one is None or other is None:
@@ -415,7 +418,10 @@ def _judge(pair: _Pair, sums: Sums, unread: list[Unread]) -> tuple[ContentsDiff,
 
 
 def _leave_out(unread: list[Unread], number: int, *, same_groups: bool) -> tuple[npt.NDArray[np.bool_], str]:
-    """Return a mask of the `number` key groups that is True for those that cannot be compared, and the reason."""
+    """Return a mask over `number` key groups, True for those that cannot be compared, and the reason as text.
+
+    With unread records, none can be compared unless both snapshots have the same number of key groups (`same_groups`).
+    """
     left_out = np.zeros(number, np.bool_)
     for each in unread:
         if each.key_groups is None or not same_groups:

@@ -31,13 +31,13 @@ class ExampleKind(StrEnum):
 
 @dataclass(frozen=True)
 class ComparedProperty:
-    """A property that both snapshots, operators or states have.
+    """A property of a snapshot, operator or state, with its values in both snapshots.
 
     Attributes:
-        name: of the property.
-        one: value in the one, as `json.dumps` takes it; None when it has none.
-        other: value in the other.
-        counts: differing values make the snapshots different; otherwise the property is only shown.
+        name: name of the property.
+        one: value in one snapshot, as an object for `json.dumps`; None if it has no value there.
+        other: value in the other snapshot.
+        counts: whether different values make the snapshots different; otherwise the property is only shown.
     """
 
     name: str
@@ -53,15 +53,15 @@ class ComparedProperty:
 
 @dataclass(frozen=True)
 class Example:
-    """A record that is different.
+    """A record that differs between the snapshots.
 
     Attributes:
-        kind: how.
+        kind: kind of the difference.
         key: columns of the key as `read` shows them (key group, key, namespace, key of the map, timestamp), without
             those that are null; empty for operator state without keys.
-        one: columns of the value in the one; None where it has no such record.
-        other: likewise.
-        note: set when both values look the same and only their bytes differ.
+        one: columns of the value in one snapshot; None if that has no such record.
+        other: columns of the value in the other snapshot; None if that has no such record.
+        note: remark if both values look the same, and only their bytes differ; else empty.
     """
 
     kind: ExampleKind
@@ -73,19 +73,21 @@ class Example:
 
 @dataclass(frozen=True)
 class ContentsDiff:
-    """The records of a state on both sides.
+    """Comparison of the records of a state in both snapshots.
 
     Attributes:
-        one: records, bytes and digests; None when the one does not have the state or it was not read.
-        other: likewise.
-        same: None when the two cannot be compared.
-        note: why they were not compared, or not record by record; empty when they were.
-        key_groups: how many key groups differ; None for state without key groups, or if their numbers differ.
-        only_in_one: records that only the one has; None when records were not compared one by one.
-        only_in_other: likewise.
-        changed: records with the same key (namespace, map key) and another value; likewise.
-        examples: some of these records.
-        damaged: records were not compared because bytes are damaged or missing; `note` says which.
+        one: number, size and digests of the records in one snapshot; None if it does not have the state, or the state
+            was not read.
+        other: the same for the other snapshot.
+        same: whether the records are the same; None if they cannot be compared.
+        note: why records were not compared, or not one by one; empty if they were.
+        key_groups: number of differing key groups; None for state without key groups, or if max parallelism differs.
+        only_in_one: number of records that only `one` has; None if records were not compared one by one.
+        only_in_other: number of records that only `other` has; None if records were not compared one by one.
+        changed: number of records with the same key (namespace, map key) and another value; None if records were not
+            compared one by one.
+        examples: some of the records that differ.
+        damaged: whether records were not compared because bytes are damaged or missing; `note` says which.
     """
 
     one: RecordDigest | None
@@ -102,13 +104,13 @@ class ContentsDiff:
 
 @dataclass(frozen=True)
 class StateDiff:
-    """Differences of a state, found by name among states of the same sort (keyed, list, broadcast, raw).
+    """Differences of a state; states of both snapshots are matched by name and sort (keyed, list, broadcast, raw).
 
     Attributes:
-        name: of the state.
-        presence: which snapshot has it.
+        name: name of the state.
+        presence: which of the snapshots have it.
         properties: kind, serializers, TTL.
-        contents: None when no contents were asked for.
+        contents: comparison of the records; None if that was not requested.
     """
 
     name: str
@@ -134,22 +136,22 @@ class StateDiff:
 
     @property
     def kind(self) -> str:
-        """Kind in the one, or in the other when only that has the state."""
+        """Kind of the state in `one`, or in `other` if only that has the state."""
         (kind,) = (each.one or each.other for each in self.properties if each.name == "kind")
         return str(kind)
 
 
 @dataclass(frozen=True)
 class OperatorDiff:
-    """Differences of an operator, found by its id.
+    """Differences of an operator; operators of both snapshots are matched by id.
 
     Attributes:
         id: 32 hexadecimal digits.
-        label: the uid, or the id when the uid is not known.
-        presence: which snapshot has it.
+        label: the uid, or the id if the uid is not known.
+        presence: which of the snapshots have it.
         properties: uid, name, parallelism and the like.
-        states: those of the one, then those that only the other has.
-        error: why not all states could be compared; empty when they could.
+        states: the states of `one`, then those that only `other` has.
+        error: why not all states could be compared; empty if they could.
         damage: errors about files that are damaged or missing.
     """
 
@@ -177,14 +179,14 @@ class OperatorDiff:
 
 @dataclass(frozen=True)
 class SnapshotDiff:
-    """Two snapshots.
+    """Differences of two snapshots.
 
     Attributes:
-        one: path.
-        other: path.
-        metadata_only: no contents were compared.
-        properties: of the snapshots.
-        operators: those of the one, then those that only the other has.
+        one: path of one snapshot.
+        other: path of the other snapshot.
+        metadata_only: whether only properties were compared, and no records.
+        properties: properties of the snapshots.
+        operators: the operators of `one`, then those that only `other` has.
     """
 
     one: str
@@ -208,7 +210,7 @@ class SnapshotDiff:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything that was asked for could be compared."""
+        """Whether everything that was requested could be compared."""
         contents = (state.contents for operator in self.operators for state in operator.states)
         return not any(operator.error for operator in self.operators) and not any(
             each is not None and (each.same is None or each.damaged) for each in contents
@@ -228,9 +230,9 @@ class SnapshotDiff:
 
     @property
     def same_contents(self) -> bool | None:
-        """Return whether both snapshots have the same states with the same records; other properties may differ.
+        """Whether both snapshots have the same states with the same records; other properties may differ.
 
-        None when no contents were asked for.
+        None if the comparison of records was not requested.
         """
         if self.metadata_only:
             return None
@@ -242,7 +244,7 @@ class SnapshotDiff:
 
     @property
     def summary(self) -> str:
-        """Return the differences in one line."""
+        """The differences in one line."""
         if self.same:
             return "the same, contents not compared" if self.metadata_only else "the same"
         if not self.differs:
@@ -262,7 +264,7 @@ class SnapshotDiff:
             yield f"{not_compared:,} of them not compared"
 
     def to_json(self) -> dict[str, object]:
-        """The report as an object for `json.dumps`; digests are hexadecimal text."""
+        """Return the differences as an object for `json.dumps`; digests are hexadecimal text."""
         return {
             "one": self.one,
             "other": self.other,
@@ -326,19 +328,19 @@ def _digest_to_json(digest: RecordDigest | None) -> dict[str, object] | None:
 
 @dataclass(frozen=True)
 class ComparedState:
-    """A state in an older and a newer snapshot.
+    """Changes of a state between an older and a newer snapshot.
 
     Attributes:
-        operator: the uid, or the id when the uid is not known.
-        state: name.
+        operator: the uid, or the id if the uid is not known.
+        state: name; empty in an entry on the errors of an operator.
         kind: as in `StateReport`.
-        before: records in the older snapshot; None when they were not counted.
-        after: records in the newer snapshot; likewise.
-        added: records that only the newer has; None when records were not compared one by one.
-        removed: records that only the older has; likewise.
-        changed: records with another value; likewise.
-        note: why records were not compared, or serializers that differ; empty otherwise.
-        samples: some of these records.
+        before: number of records in the older snapshot; None if they were not counted.
+        after: number of records in the newer snapshot; None if they were not counted.
+        added: number of records that only the newer snapshot has; None if records were not compared one by one.
+        removed: number of records that only the older snapshot has; None if records were not compared one by one.
+        changed: number of records with another value; None if records were not compared one by one.
+        note: why records were not compared, or properties that differ; empty otherwise.
+        samples: some of the records that differ.
     """
 
     operator: str
@@ -358,12 +360,12 @@ class ComparedState:
         return bool(self.note) or any((self.added, self.removed, self.changed)) or self.before != self.after
 
     def list_samples(self, kind: ExampleKind) -> list[Example]:
-        """Samples of one kind: those only in the older (`ONE`), only in the newer (`OTHER`), or changed."""
+        """Return the samples of one kind: only in the older (`ONE`) or the newer snapshot (`OTHER`), or changed."""
         return [each for each in self.samples if each.kind is kind]
 
 
 def list_changes(diff: SnapshotDiff) -> list[ComparedState]:
-    """The states of a comparison of an older (`one`) and a newer snapshot (`other`)."""
+    """List the changes of all states in a comparison of an older snapshot (`one`) with a newer one (`other`)."""
     return list(_iter_changes(diff))
 
 

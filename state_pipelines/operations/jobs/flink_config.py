@@ -29,19 +29,19 @@ class StateBackend(StrEnum):
 
 
 CHECKPOINTS = ("execution.checkpointing.dir", "state.checkpoints.dir")
-"""Directory of checkpoints; each of these tuples has the key of Flink 2 first, then older spellings."""
+"""Keys of the option for the directory of checkpoints; these tuples have the key of Flink 2 first, then older keys."""
 
 SAVEPOINTS = ("execution.checkpointing.savepoint-dir", "state.savepoints.dir", "savepoints.state.backend.fs.dir")
-"""Directory of savepoints."""
+"""Keys of the option for the directory of savepoints."""
 
 NUM_RETAINED = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
-"""Completed checkpoints that Flink keeps."""
+"""Keys of the option for the number of completed checkpoints that Flink keeps."""
 
 INTERVAL = ("execution.checkpointing.interval",)
-"""Time between checkpoints."""
+"""Key of the option for the time between checkpoints."""
 
 TTL = ("table.exec.state.ttl",)
-"""Time after which SQL forgets idle state."""
+"""Key of the option for the time after which SQL drops idle state."""
 
 _LEGACY_FILE = "flink-conf.yaml"
 FLINK_2 = (2, 0)
@@ -49,7 +49,7 @@ FLINK_2 = (2, 0)
 
 _RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?")
 _DURATION = re.compile(r"(\d+)\s*([a-zµ]*)", re.IGNORECASE)
-# `TimeUtils`: a number alone is in milliseconds.
+# Units of Flink's `TimeUtils`; a number without a unit is in milliseconds.
 _UNITS = {
     **dict.fromkeys(("", "ms", "milli", "millis", "millisecond", "milliseconds"), timedelta(milliseconds=1)),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), timedelta(seconds=1)),
@@ -62,14 +62,14 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class FlinkConfig:
-    """The options of a Flink job about its snapshots; None where the file does not have one.
+    """Options of a Flink job that concern its snapshots; None for options that the file does not have.
 
     Attributes:
         checkpoints: directory of checkpoints.
         savepoints: directory of savepoints.
-        num_retained: completed checkpoints that Flink keeps.
+        num_retained: number of completed checkpoints that Flink keeps.
         interval: time between checkpoints.
-        ttl: time after which SQL forgets idle state.
+        ttl: time after which SQL drops idle state.
     """
 
     checkpoints: str | None = None
@@ -84,7 +84,7 @@ def load_flink_config(path: str) -> FlinkConfig:
 
     Raises:
         MissingFileError: there is no such file.
-        UsageError: it is no configuration, or an option has no value of its type.
+        UsageError: the file is no configuration, or the value of an option has a wrong type.
     """
     options = load_flink_options(path)
     with at(file=path):
@@ -105,12 +105,12 @@ def load_flink_options(path: str) -> dict[str, Any]:
 
     Raises:
         MissingFileError: there is no such file.
-        UsageError: it is no configuration.
+        UsageError: the file is no configuration.
     """
     with at(file=path):
         try:
             location = resolve(path)
-            # If an option is repeated, Flink takes its last value in the legacy file, but refuses `config.yaml`
+            # If an option is repeated, Flink takes the last value in the legacy file, but refuses a `config.yaml`
             # (`GlobalConfiguration.loadLegacyYAMLResource`, `YamlParserUtils`).
             is_legacy = location.name == _LEGACY_FILE
             content = parse_yaml(read_file(location, most=MOST_TEXT).decode(), allow_repeated_keys=is_legacy)
@@ -135,10 +135,10 @@ def parse_duration(value: Any, key: str) -> timedelta:
 
     Args:
         value: the value, such as `10 min`, `500ms` or 500.
-        key: of the option, for the error.
+        key: key of the option, for the error.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is no duration.
     """
     match = _DURATION.fullmatch(str(value).strip())
     unit = match and _UNITS.get(match[2].lower())
@@ -147,7 +147,7 @@ def parse_duration(value: Any, key: str) -> timedelta:
     try:
         return int(match[1]) * unit
     except (OverflowError, ValueError):
-        # More days than Python counts, or more digits than it parses.
+        # The duration has more days than `timedelta` can hold, or more digits than `int` parses.
         raise UsageError(f"{key} is {value!r:.80}, which is too long", hint="Write a shorter duration") from None
 
 
@@ -165,10 +165,10 @@ def _find_duration(options: Mapping[str, Any], keys: tuple[str, ...]) -> timedel
 
 
 def parse_release(target: str) -> tuple[int, int]:
-    """Major and minor number of a release of Flink.
+    """Return (major, minor) of a release of Flink.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is no release.
     """
     release = _RELEASE.fullmatch(target)
     if release is None:

@@ -83,19 +83,19 @@ DEFAULT_MAX_PARALLELISM = 128
 def load_job(
     path: str | Path, old: JobDescription, release: tuple[int, int], classes: ClassPath | None = None
 ) -> JobDescription:
-    """The job that a file describes.
+    """Load the job that a file describes.
 
     Args:
-        path: the file; names of files in it are relative to its directory.
+        path: the file; paths in it are relative to its directory.
         old: the job of the snapshot, for everything that the file does not describe.
-        release: of Flink that is to run the new job, major and minor.
-        classes: where classes are looked up that the file does not declare.
+        release: release of Flink that runs the new job, (major, minor).
+        classes: class path in which classes are looked up that the file does not declare.
 
     Raises:
         UsageError: the file is not such a description; names the operator and the state.
     """
     try:
-        # Every scalar stays text: a type may be called `null`, and 1.20 is not a number.
+        # Keep all scalars as text: `null` may be the name of a type, and 1.20 a release.
         content = parse_yaml(read_given_text(path, "the description"), as_texts=True)
     except yaml.YAMLError as error:
         raise UsageError(f"the description is not YAML: {error}", where=Where(file=str(path))) from None
@@ -178,7 +178,7 @@ class _Description:
     def _replace_states(
         self, operator: JobOperator, entries: Mapping[str, Any], old: JobOperator | None
     ) -> JobOperator:
-        """The operator with its parallelism, which the job or the operator itself may set."""
+        """Return the operator with the parallelism and max parallelism that its entry, or that of the job, sets."""
         parallelism = entries.get("parallelism", self.content.get("parallelism"))
         max_parallelism = entries.get("max_parallelism", self.content.get("max_parallelism"))
         if parallelism is not None:
@@ -198,7 +198,7 @@ class _Description:
             entries = _check_names(entries, _STATE, f"state {state_name}")
             states.append(self._state(str(state_name), entries, before.get(str(state_name)), where))
         rest = (each for each in operator.states if each.name not in described)
-        # Flink registers timers itself, so a complete description need not list them.
+        # Keep timers even if a complete description does not list them: Flink registers them itself.
         return [*states, *(each for each in rest if not self.is_complete or each.kind == StateKind.TIMER)]
 
     def _state(self, name: str, entries: Mapping[str, Any], old: JobState | None, where: Where) -> JobState:
@@ -237,7 +237,7 @@ class _Description:
         raise UsageError(f"`{words[0]}` is missing", where=where)
 
     def _replace_avro(self, old: JobState, file: str, where: Where) -> JobState:
-        """The state as it was, with another schema of the records inside its value."""
+        """Return the old state with another Avro schema for the records inside its value."""
         operator = JobOperator("", "-", 1, 1, None, (old,))
         changed = replace_avro(JobDescription("", (operator,)), f"-/{old.name}", self._schema(file))
         return changed.operators[0].states[0]
@@ -265,7 +265,7 @@ class _Description:
 
 
 def _find_id(name: str) -> str:
-    """Return the id of an operator that the snapshot lacks: the name if it is an id, else the hash of it as a uid."""
+    """Return the id of an operator that the snapshot lacks: `name` if it is an id, else the hash of `name` as uid."""
     return name.lower() if _ID.fullmatch(name) else format_operator_id(compute_operator_id(name))
 
 
@@ -274,7 +274,7 @@ def _is_inner_avro(old: JobState) -> bool:
 
 
 def _follow_key(state: JobState, key: Serializer | None) -> JobState:
-    """Timers hold keys, so their serializer follows that of the keys."""
+    """Return a state of timers with the serializer of the new keys, since timers contain keys; others stay."""
     timer = state.serializers.get(Subject.TIMER)
     if key is None or timer is None or len(timer.nested) != 2:
         return state
@@ -293,7 +293,7 @@ def _find_kind(entries: Mapping[str, Any], old: JobState | None, where: Where) -
     shape = _LISTS if "element" in entries else _MAPS if "key" in entries else _VALUES
     if old is None:
         return {_LISTS: StateKind.LIST, _MAPS: StateKind.MAP, _VALUES: StateKind.VALUE}[shape]
-    # If only a type is given, it may be that of a list element or a map value.
+    # An entry with only a type may describe list elements or map values: then the old kind is kept.
     fitting = old.kind in shape or (shape is _VALUES and old.kind in (*_LISTS, *_MAPS))
     return old.kind if fitting else shape[0]
 
@@ -329,7 +329,7 @@ def _read_serialization_config(
 
 
 def _read_config_kind(name: str, body: Mapping[str, Any]) -> str:
-    """Return the type of an entry; of one of Kryo with a serializer its `kryo-type`."""
+    """Return the type of an entry; if that is `kryo` with a serializer, return its `kryo-type`."""
     kind = body.get("type")
     if kind not in ("pojo", "kryo", "typeinfo"):
         raise UsageError(f"`serialization-config` of {name} has no type", hint="Types: pojo, kryo, typeinfo")
@@ -481,12 +481,12 @@ attributes:
 
 
 def format_job(name: str, roots: Sequence[str] = (), results: str | None = None) -> str:
-    """The text of a YAML file that describes a job, with every other field as a comment.
+    """Return the text of a YAML file that describes a job; it has all optional fields as comments.
 
     Args:
-        name: of the job.
-        roots: directories of checkpoints and savepoints; an example when there are none.
-        results: directory of new savepoints; an example by default.
+        name: name of the job.
+        roots: directories of checkpoints and savepoints; if there are none, the text has an example.
+        results: directory of new savepoints; by default the text has an example.
     """
     listed = "\n".join(f"    - {json.dumps(root)}" for root in roots or (f"s3://bucket/{name}/checkpoints",))
     values = {

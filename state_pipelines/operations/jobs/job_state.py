@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Subject(StrEnum):
-    """Role of a serializer in a state; the rules of a restore differ by role."""
+    """Subject of a verdict: the role of a serializer in a state, or the state, operator or snapshot as a whole."""
 
     KEY = "key"
     NAMESPACE = "namespace"
@@ -69,7 +69,7 @@ class Subject(StrEnum):
 
 
 class StateGroup(StrEnum):
-    """The three registries of an operator; names are unique within each."""
+    """The three registries of states in an operator; names of states are unique within each."""
 
     KEYED = "keyed"
     LIST = "operator list"
@@ -82,7 +82,7 @@ class JobState:
 
     Attributes:
         kind: VALUE, LIST, MAP, REDUCING, AGGREGATING, TIMER, SPLIT_DISTRIBUTE, UNION or BROADCAST.
-        serializers: by subject; `VALUE` of list and map state holds the serializer of the whole list or map.
+        serializers: serializers by role; `VALUE` of list and map state is the serializer of the whole list or map.
     """
 
     name: str
@@ -107,16 +107,17 @@ class JobOperator:
 
     Attributes:
         id: 32 hexadecimal digits.
-        label: uid, or the id when the uid is not known.
+        label: uid, or the id if the uid is not known.
         parallelism: number of subtasks.
         max_parallelism: number of key groups.
         key: serializer of the keys; None without keyed state.
-        states: in the order of the snapshot.
-        has_state: whether there is anything to restore, states that cannot be read included.
-        unread: why the states are not known; empty when they are.
-        sets_max_parallelism: the program sets `max_parallelism`; otherwise Flink may have chosen it, and takes over
-            that of a snapshot.
-        lists_subclasses: serializers of keyed state list the class of every object, since RocksDB serialized each.
+        states: the states, in the order of the snapshot.
+        has_state: whether there is anything to restore, including state that cannot be read.
+        unread: why the states are not known; empty if they are.
+        sets_max_parallelism: whether the program sets `max_parallelism`. Otherwise Flink may have chosen it, and a
+            restore takes over that of the snapshot.
+        lists_subclasses: whether the serializers of keyed state list the classes of all objects, because the backend
+            (RocksDB) has serialized each of them.
     """
 
     id: str
@@ -131,7 +132,7 @@ class JobOperator:
     lists_subclasses: bool = False
 
     def list_serializers(self) -> Iterator[Serializer]:
-        """Yield every serializer of the keys and states, those inside of others included."""
+        """Yield all serializers of the keys and states, including nested ones."""
         pending = [] if self.key is None else [self.key]
         for state in self.states:
             pending += state.serializers.values()
@@ -143,17 +144,17 @@ class JobOperator:
 
 @dataclass(frozen=True)
 class JobDescription:
-    """A job.
+    """Description of a job: its operators and the states that they register.
 
     Attributes:
-        name: of the job in reports, such as the path of its snapshot.
-        operators: those with state or without.
-        metadata_version: of the snapshot; None when the job is not described by one.
-        kryo_version: major version of Kryo for generic types; None when unknown.
+        name: name of the job in reports, such as the path of its snapshot.
+        operators: all operators, with or without state.
+        metadata_version: metadata version of the snapshot that describes the job; None if no snapshot does.
+        kryo_version: major version of Kryo for generic types; None if unknown.
         notes: assumptions of the description.
-        classes: the Java classes of the job, as far as the user gives them.
-        keeps_classes: the classes are those of the old job.
-        state_classes: what the given class files say about each state, where they alone describe the job.
+        classes: the Java classes of the job that the user gives; None if none are given.
+        keeps_classes: whether the job has the classes of the old job.
+        state_classes: for each state, its classes in the given class files, if only these describe the job.
     """
 
     name: str
@@ -166,10 +167,10 @@ class JobDescription:
     state_classes: tuple[StateClasses, ...] = ()
 
     def find(self, name: str) -> JobOperator:
-        """The operator of a label or id.
+        """Return the operator with a label or id.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: there is no such operator.
         """
         for operator in self.operators:
             if name in (operator.label, operator.id):
@@ -179,10 +180,10 @@ class JobDescription:
 
 
 def describe_job(snapshot: Snapshot) -> JobDescription:
-    """The job that took a snapshot; reads the headers of its files, no state.
+    """Describe the job that took a snapshot, from `_metadata` and the headers of its files; no state is read.
 
     Raises:
-        StateError: a file is missing or corrupt. Formats that are not covered leave the operator `unread`.
+        StateError: a file is missing or corrupt. If a format is not supported, the operator is `unread` instead.
     """
     return JobDescription(
         name=snapshot.path,
@@ -197,7 +198,7 @@ def _describe_operator(operator: Operator) -> JobOperator:
     states: tuple[State, ...] = ()
     unread = ""
     try:
-        # Raw state is left out: a restore gives it to the operator unchanged, so it is never incompatible.
+        # Leave out raw state: Flink passes it to the operator unchanged, so it is never incompatible.
         states = (*operator.keyed_states, *operator.operator_states)
     except UnsupportedError as error:
         unread = str(error)
@@ -222,7 +223,7 @@ def _describe_state(state: State) -> JobState:
 
 
 def list_serializers(kind: StateKind, info: StateMetaInfo) -> dict[Subject, Serializer]:
-    """The serializers of a state of a kind (see `JobState`), by subject."""
+    """Return the serializers of a state, by role; kinds are those of `JobState`."""
     if kind == StateKind.TIMER:
         return {Subject.TIMER: info.value_serializer}
     if info.backend_type is BackendStateType.OPERATOR:
@@ -233,7 +234,10 @@ def list_serializers(kind: StateKind, info: StateMetaInfo) -> dict[Subject, Seri
 
 
 def _has_state(operator: OperatorState) -> bool:
-    """Whether Flink would miss the operator (`OperatorSubtaskState.hasState`, and the coordinator)."""
+    """Return whether an operator has state, so that a job without it cannot be restored.
+
+    See `OperatorSubtaskState.hasState`; the state of the coordinator counts, too.
+    """
     return operator.coordinator_state is not None or any(map(_has_subtask_state, operator.subtasks))
 
 
@@ -249,7 +253,7 @@ def _has_subtask_state(subtask: SubtaskState) -> bool:
 
 
 class ClassStatus(StrEnum):
-    """Description of the types of a state by class files."""
+    """Source of the knowledge about the classes of a state."""
 
     FOUND = "class found"
     ASSUMED = "assumed unchanged"
@@ -263,10 +267,11 @@ class StateClasses:
 
     Attributes:
         operator: label of the operator.
-        state: name of the state; empty of keys.
-        found: classes of the state that the given class files contain.
-        assumed: classes of the state that they lack, each with the given classes that have the same simple name.
-        is_given: the type of the state is given in another way.
+        state: name of the state; empty for the keys.
+        found: classes of the state that are among the given class files.
+        assumed: (class, namesakes) for classes of the state that are not among the given class files. Namesakes are
+            given classes with the same simple name.
+        is_given: whether the type of the state is given by an option.
     """
 
     operator: str
@@ -277,7 +282,7 @@ class StateClasses:
 
     @property
     def status(self) -> ClassStatus:
-        """The status as a whole: one class that is assumed makes it assumed."""
+        """Status of the state as a whole: assumed if one of its classes is."""
         if self.is_given:
             return ClassStatus.GIVEN
         if self.assumed:
@@ -291,7 +296,7 @@ class StateClasses:
         return f"{self.operator}/{self.state or 'key'}{classes}"
 
     def to_json(self) -> dict[str, object]:
-        """Return the extraction as values for `json.dumps`."""
+        """Return the classes as an object for `json.dumps`."""
         return {
             "operator": self.operator,
             "state": self.state or None,
@@ -329,22 +334,22 @@ def extract_types(
     factories: frozenset[str] = frozenset(),
     kryo: KryoConfig | None = None,
 ) -> TypeExtraction:
-    """The type extraction of `release` on `classes`, completed from the state of the old job.
+    """Prepare the type extraction of a release of Flink on given classes; missing classes are taken from the old job.
 
     Args:
         old: the old job.
-        classes: where classes are looked up.
-        release: of Flink, major and minor.
-        registered: registered POJO types in their order, when the configuration of the new job is known.
-        factories: classes with a factory in that configuration.
-        kryo: Kryo entries of that configuration, when it is known.
+        classes: class path in which classes are looked up.
+        release: release of Flink, (major, minor).
+        registered: registered POJO types in their order, if the configuration of the new job is known.
+        factories: classes for which that configuration has a factory.
+        kryo: Kryo entries of that configuration, if it is known.
     """
     carried, subclasses = carry_over(iter(_list_serializers(old)))
     return TypeExtraction(classes, release, carried, subclasses, registered, factories, kryo)
 
 
 def configure_kryo(job: JobDescription, extraction: TypeExtraction) -> JobDescription:
-    """The job with the Kryo registrations of its configuration; as it is where the configuration is not known."""
+    """Return the job with the Kryo registrations of its configuration; unchanged if the configuration is not known."""
     if extraction.kryo is None:
         return job
 
@@ -355,7 +360,7 @@ def configure_kryo(job: JobDescription, extraction: TypeExtraction) -> JobDescri
 
 
 def replace_classes(job: JobDescription, extraction: TypeExtraction) -> JobDescription:
-    """The job with every class that can be looked up as its class file has it now; the others stay as they are."""
+    """Return the job with new serializers for all classes that are on the class path; the others keep theirs."""
 
     def change(node: Serializer) -> Serializer | None:
         name = _name_type(node)
@@ -367,11 +372,17 @@ def replace_classes(job: JobDescription, extraction: TypeExtraction) -> JobDescr
 
 
 def declare_type(job: JobDescription, subject: str, text: str, extraction: TypeExtraction) -> JobDescription:
-    """The job with another type in one state, as text; of a state of a Python function a type of PyFlink.
+    """Return the job with another type in one state.
+
+    Args:
+        job: the job.
+        subject: the state, as `OPERATOR/STATE`.
+        text: the type as text; for state of a Python function, a type of PyFlink.
+        extraction: type extraction for types of Java.
 
     Raises:
         NotFoundError: the job has no such operator or state.
-        UsageError: `subject` has another form, or the text is no type.
+        UsageError: `subject` does not name a state, or the text is no type.
     """
 
     def change(state: JobState) -> JobState:
@@ -396,7 +407,7 @@ def _declare_python(state: JobState, of: PythonType) -> JobState:
 
 
 def _type_bytes(node: Serializer, of: PythonType) -> PythonValue:
-    """The serializer of byte arrays with a type of their content."""
+    """Return the serializer of byte arrays with a declared PyFlink type of their content."""
     stored = node.stored if isinstance(node, PythonValue) else node
     if not isinstance(stored, Basic):
         raise UsageError("the state does not hold byte arrays, as state of Python functions does")
@@ -405,20 +416,22 @@ def _type_bytes(node: Serializer, of: PythonType) -> PythonValue:
 
 
 def replace_avro(job: JobDescription, subject: str, schema_json: str) -> JobDescription:
-    """The job with another Avro schema in one state: in its value, or in the one record of that name inside.
+    """Return the job with another Avro schema in one state.
+
+    The schema replaces that of the record of the same name inside the value, or that of the only record.
 
     Raises:
         NotFoundError: the job has no such operator or state.
-        UsageError: nothing in the state is Avro, or several things are and none has the name of the schema.
+        UsageError: the state has no Avro record, or several ones, none of which has the name of the schema.
     """
     return _change_state(job, subject, lambda state: _replace_schema(state, schema_json))
 
 
 def read_schema(path: str | Path) -> str:
-    """The text of an `.avsc` file.
+    """Return the text of an `.avsc` file.
 
     Raises:
-        UsageError: there is no such file, or it is no JSON.
+        UsageError: there is no such file, or it is not JSON.
     """
     text = read_given_text(path, "the schema")
     try:
@@ -429,13 +442,13 @@ def read_schema(path: str | Path) -> str:
 
 
 def read_type(text: str, extraction: TypeExtraction) -> Serializer:
-    """The serializer of a type in readable form (`Map<String, Long>`) or of a Java type (`com.acme.Order`).
+    """Parse a type: a serializer in readable form (`Map<String, Long>`), or a Java type (`com.acme.Order`).
 
-    Words of the readable form go first: `List<String>` is Flink's `ListSerializer`; `java.util.List<String>` is what
-    Flink extracts from that class.
+    Names of the readable form take precedence: `List<String>` is Flink's `ListSerializer`, `java.util.List<String>` is
+    the serializer that Flink extracts from that class.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     text = text.strip()
     head, _, _ = text.partition("<")
@@ -454,12 +467,12 @@ def read_type(text: str, extraction: TypeExtraction) -> Serializer:
 
 
 def payload_of(state: JobState) -> Serializer:
-    """The serializer of the value, list element or map value of a state, inside TTL."""
+    """Return the serializer of the value, list element or map value of a state, without a TTL wrapper."""
     return _unwrap(_find_payload(state)[1])
 
 
 def replace_state_type(state: JobState, payload: Serializer) -> JobState:
-    """The state with another payload (see `payload_of`); TTL stays on or off."""
+    """Return the state with another payload (see `payload_of`), and TTL on or off as before."""
     subject, old = _find_payload(state)
     whole = state.serializers[subject]
     new = _wrap_as(old, payload)
@@ -474,7 +487,7 @@ def replace_state_type(state: JobState, payload: Serializer) -> JobState:
 
 
 def list_assumed(extraction: TypeExtraction) -> Iterator[str]:
-    """Assumptions of the extraction, for the notes of a report."""
+    """Yield the assumptions that an extraction has made, for the notes of a report."""
     if extraction.assumed:
         names = ", ".join(sorted(extraction.assumed))
         yield f"Not among the given classes, taken to be as in the snapshot: {names}"
@@ -491,9 +504,9 @@ def find_state_classes(
     """Look up the classes of all keys and states of a job.
 
     Args:
-        job: the new job; types that are not among the classes are those of the old one.
+        job: the new job, in which classes that are not given are those of the old job.
         classes: the given classes.
-        given: states with a type that was given in another way, as `OPERATOR/STATE`.
+        given: states whose type is given by an option, as `OPERATOR/STATE`.
     """
 
     def look_up(operator: str, state: str, nodes: Iterable[Serializer]) -> StateClasses:
@@ -512,7 +525,7 @@ def find_state_classes(
         for operator in job.operators
         for each in (
             *([look_up(operator.label, "", [operator.key])] if operator.key is not None else ()),
-            # Timers follow the keys.
+            # Timers have the classes of the keys.
             *(
                 look_up(operator.label, state.name, state.serializers.values())
                 for state in operator.states
@@ -613,7 +626,7 @@ def _change_state(job: JobDescription, subject: str, change: Callable[[JobState]
 
 
 def _find_payload(state: JobState) -> tuple[Subject, Serializer]:
-    """Return the role of the payload (see `payload_of`) and its serializer, with the TTL wrapper if there is one."""
+    """Return the role that the payload is in (see `payload_of`), and its serializer with a TTL wrapper, if any."""
     for subject in (Subject.ELEMENT, Subject.MAP_VALUE):
         if subject in state.serializers:
             return subject, state.serializers[subject]
@@ -640,7 +653,7 @@ def _wrap_as(old: Serializer, payload: Serializer) -> Serializer:
 def _replace_schema(state: JobState, schema_json: str) -> JobState:
     payload = payload_of(state)
     wanted = _name_record(schema_json)
-    # A class that Avro generated, but whose schema cannot be read from its class file.
+    # The state may have a class that Avro generated, but whose schema could not be read from its class file.
     unknown = [node for node in walk(payload) if isinstance(node, UnresolvedType) and _simple_name(node) == wanted]
     if unknown:
         made = build.avro(unknown[0].unknown_class, schema_json)

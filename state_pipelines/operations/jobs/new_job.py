@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 
 def migrate_job(job: JobDescription, snapshot: Snapshot, chain: Chain) -> JobDescription:
-    """The job with its states as migrations make them.
+    """Return the job with the states that migrations make from those of a snapshot.
 
     Args:
-        job: as `describe_job` describes the snapshot.
+        job: description of the snapshot by `describe_job`.
         snapshot: the snapshot.
         chain: migrations with their directions, in order.
 
     Raises:
-        MigrationError: a migration does not fit.
+        MigrationError: a migration does not fit the state.
         NotFoundError: the snapshot has no such operator.
     """
     plans: dict[str, OperatorPlan] = {}
@@ -72,7 +72,7 @@ def migrate_job(job: JobDescription, snapshot: Snapshot, chain: Chain) -> JobDes
 
 def _migrate_operator(operator: JobOperator, plan: OperatorPlan) -> JobOperator:
     states = [_describe(name, flow.shape) for name, flow in plan.states.items()]
-    # If keyed state and operator state have the same name, the migration is about the keyed state.
+    # Operator state with the name of a keyed state is not in the plan: migrations do not change it.
     others = (
         state for state in operator.states if state.group is not StateGroup.KEYED and plan.shapes[state.name].is_keyed
     )
@@ -93,7 +93,7 @@ _REMOVED_CLASSES = {
         "Use types of your own in the new job, and `convert` the state in a migration",
     ),
 }
-"""Packages of serializers that Flink 2 lacks, with their product and the remedy."""
+"""Packages of serializers that Flink 2 lacks, each with the name of its API and the remedy."""
 _KAFKA_SOURCE = (
     "FlinkKafkaConsumer",
     "Use KafkaSource under another uid, started at the offsets that `read` shows or at those of the consumer group "
@@ -114,15 +114,15 @@ _REMOVED_STATES = {
         "--allowNonRestoredState",
     ),
 }
-"""Operator states of connectors that no release for Flink 2 has: the class, and what to do."""
+"""Operator states of connectors that do not exist for Flink 2, each with the class of the connector and the remedy."""
 _KAFKA_PACKAGE = "org.apache.flink.streaming.connectors.kafka."
 
 
 def describe_upgraded_job(old: JobDescription, release: tuple[int, int]) -> JobDescription:
-    """The job with the same classes on another release of Flink.
+    """Describe the job with the same classes on another release of Flink.
 
-    Without class files or field lists of the snapshot (`old.classes`) serializers stay as they are. With them the type
-    extraction of the release determines the types of POJO fields.
+    With class files or field lists of the old job (`old.classes`), the type extraction of the release determines the
+    serializers of POJO fields. Without them, all serializers stay the same.
     """
     classes = _choose_classes(old)
     extraction = extract_types(old, classes, release)
@@ -133,7 +133,10 @@ def describe_upgraded_job(old: JobDescription, release: tuple[int, int]) -> JobD
 
 
 def _choose_classes(old: JobDescription) -> ClassPath:
-    """Choose the classes of the snapshot; if only field lists describe them, without the classes that Kryo writes."""
+    """Choose the classes of the old job for a type extraction: from class files, else from field lists.
+
+    From field lists, classes that Kryo writes are left out.
+    """
     if isinstance(old.classes, ClassFieldLists):
         return old.classes.class_path
     if old.classes is None:
@@ -180,7 +183,7 @@ def _find_removed(state: JobState) -> tuple[str, str] | None:
 
 
 def list_unnamed_operators(job: JobDescription) -> Iterator[str]:
-    """A note about operators with state whose uid is not known, since the job may not set one."""
+    """Yield a note on operators with state whose uid is not known: the job may not set one, and lose their state."""
     unnamed = [each.id for each in job.operators if each.has_state and each.label == each.id]
     if unnamed:
         yield (
@@ -200,12 +203,12 @@ _DESCRIPTIONS = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True)
 class NewCode:
-    """The code of a new job.
+    """Options that describe the code of a new job.
 
     Attributes:
         classes: paths of jars, directories, class files and field lists.
-        types: texts `OPERATOR/STATE=TYPE`.
-        schemas: texts `OPERATOR/STATE=FILE`.
+        types: types of states, as `OPERATOR/STATE=TYPE`.
+        schemas: files with Avro schemas of states, as `OPERATOR/STATE=FILE`.
     """
 
     classes: tuple[str, ...]
@@ -213,11 +216,11 @@ class NewCode:
     schemas: tuple[str, ...]
 
     def __bool__(self) -> bool:
-        """Return whether anything of the new code is given."""
+        """Return whether any of the options is given."""
         return any((self.classes, self.types, self.schemas))
 
     def describe(self, old: JobDescription, release: tuple[int, int], file: str | None) -> JobDescription:
-        """The new job: as the file describes it, or the old one with the new code's types."""
+        """Describe the new job: as in the file, or without one, the old job with the new classes, types and schemas."""
         classes = open_class_path(self.classes)
         extraction = extract_types(old, classes, release)
         if file is None:
@@ -235,7 +238,7 @@ class NewCode:
         if file is None and self.classes:
             given = [text.partition("=")[0] for text in (*self.types, *self.schemas)]
             state_classes = find_state_classes(job, classes, given=given)
-            # Each state reports its own assumptions.
+            # `state_classes` has the assumptions for each state, so leave them out of the notes.
             extraction = replace(extraction, assumed=set())
         notes = () if file is not None and not self.types else tuple(list_assumed(extraction))
         notes = tuple(dict.fromkeys((*job.notes, *notes)))
@@ -255,17 +258,17 @@ def describe_new_job(
     new: str | None,
     open_other: Callable[[str], Snapshot],
 ) -> JobDescription:
-    """The new job: that of a snapshot, of a description, or the old one with new code or on a newer Flink.
+    """Describe the new job: by a snapshot or a description of it, or as the old job with new code or on a new Flink.
 
     Args:
         old: the old job.
         code: the new code.
-        release: of Flink that runs the new job.
-        new: a snapshot or a description (.yaml, .json); None for the old job.
-        open_other: opens a snapshot.
+        release: release of Flink that runs the new job, (major, minor).
+        new: path of a snapshot or of a description (.yaml, .json) of the new job; None for the old job.
+        open_other: function that opens a snapshot.
 
     Raises:
-        UsageError: a snapshot and types describe it.
+        UsageError: both a snapshot and types or schemas are given.
     """
     if new is None and not code:
         return describe_upgraded_job(old, release)

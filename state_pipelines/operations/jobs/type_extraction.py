@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class UnresolvedType(Opaque):
-    """A serializer that does not follow from the classes; compares as undetermined.
+    """A serializer that cannot be derived from the classes; comparisons with it are undetermined.
 
     Attributes:
-        reason: why it does not.
-        remedy: information from which it would follow.
+        reason: why it cannot be derived.
+        remedy: information that it could be derived from.
     """
 
     snapshot_class: str = ""
@@ -47,7 +47,7 @@ def _describe_unresolved(node: UnresolvedType) -> str:
 
 
 def unknown_arguments(found: JavaClass) -> UnresolvedType:
-    """Make the serializer of a generic class without type arguments, which is unresolved."""
+    """Make the unresolved serializer of a generic class without type arguments."""
     parameters = ", ".join(found.parameters)
     return UnresolvedType(
         unknown_class=found.name,
@@ -57,7 +57,7 @@ def unknown_arguments(found: JavaClass) -> UnresolvedType:
 
 
 def made_by_factory(what: str) -> UnresolvedType:
-    """Make the serializer of a class or field that comes from a factory, which is unresolved."""
+    """Make the unresolved serializer of a class or field for which a factory makes the serializer."""
     return UnresolvedType(
         unknown_class=what,
         reason="a factory (`@TypeInfo` or the configuration) makes its serializer, which only Java can run",
@@ -66,7 +66,7 @@ def made_by_factory(what: str) -> UnresolvedType:
 
 
 def generated_by_avro(found: JavaClass) -> Serializer:
-    """The serializer of a class that Avro generated, if its schema can be read."""
+    """Make the serializer of a class that Avro generated; it is unresolved if the schema cannot be read."""
     if found.schema_json:
         return build.avro(found.name, found.schema_json)
     return UnresolvedType(
@@ -116,11 +116,11 @@ _OWN_FORMAT = ("readObject", "writeObject")
 
 @dataclass(frozen=True)
 class PojoProblem:
-    """Why a class is no POJO to Flink.
+    """Reason why Flink does not treat a class as a POJO.
 
     Attributes:
-        reason: the rule that it breaks.
-        remedy: what makes it a POJO.
+        reason: the rule that the class breaks.
+        remedy: change that would make the class a POJO.
     """
 
     reason: str
@@ -128,7 +128,7 @@ class PojoProblem:
 
 
 class _InvalidTypeError(Exception):
-    """Flink's `InvalidTypesException`: the nearest field becomes a generic type."""
+    """Flink's `InvalidTypesException`: the innermost field around the type becomes a generic type."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,14 +136,16 @@ class TypeExtraction:
     """Context of a type extraction.
 
     Attributes:
-        classes: where classes are looked up.
-        release: of Flink, major and minor.
-        carried: serializers by class name, taken where a class cannot be looked up, and for the registrations of Kryo.
-        subclasses: registered subclasses by POJO class.
-        registered: all registered POJO types, when the configuration is known; takes precedence over `subclasses`.
-        factories: classes whose serializer a factory of the configuration makes.
-        kryo: Kryo entries of the configuration, when it is known; take precedence over the registrations of `carried`.
-        assumed: classes that were taken from `carried` because they were not found; filled during the extraction.
+        classes: class path in which classes are looked up.
+        release: release of Flink, (major, minor).
+        carried: serializers of the old state by class name, for classes that are not on the class path, and for the
+            registrations of Kryo.
+        subclasses: registered subclasses in the old state, by POJO class.
+        registered: all registered POJO types, if the configuration is known; they take precedence over `subclasses`.
+        factories: classes whose serializers are made by factories of the configuration.
+        kryo: Kryo entries, if the configuration is known; they take precedence over the registrations in `carried`.
+        assumed: classes that were taken from `carried`, because they are not on the class path; filled during the
+            extraction.
     """
 
     classes: ClassPath
@@ -157,7 +159,7 @@ class TypeExtraction:
     _active: list[JavaType] = field(default_factory=list)
 
     def extract(self, of: JavaType) -> Serializer:
-        """The serializer of a type, such as that of a state descriptor made with `TypeInformation.of`."""
+        """Return the serializer of a type, such as that of a state descriptor made with `TypeInformation.of`."""
         found = self._find(of.name)
         if found is not None and found.parameters and not of.arguments:
             return unknown_arguments(found)
@@ -293,22 +295,25 @@ class TypeExtraction:
         return None
 
     def find_pojo_problem(self, name: str) -> PojoProblem | None:
-        """Return why a class is no POJO to Flink; None of a POJO, and where the class is not known."""
+        """Return why Flink does not treat a class as a POJO; None if it does, or if the class is not known."""
         found = self._find(name)
         if found is None or found.is_enum:
             return None
         return self._find_problem(found, list(self._list_line(found)))
 
     def _find_problem(self, found: JavaClass, line: list[JavaClass]) -> PojoProblem | None:
-        """Return the first rule of `TypeExtractor.analyzePojo` that a class and its super classes break."""
+        """Return the first rule of `TypeExtractor.analyzePojo` that a class breaks; None if it breaks none.
+
+        `line` is the class and its super classes, as far as they are known.
+        """
         if found.is_interface:
             return PojoProblem("it is an interface", "Use a class as the type")
         if not found.is_public:
             return PojoProblem("the class is not public", "Make it public")
         last = line[-1].parent
         if last is not None and last.name not in (OBJECT_NAME, RECORD_NAME):
-            # The super class has not been found. Classes of the JDK that people extend have private fields without
-            # accessors, so the class is no POJO; about other super classes nothing is known.
+            # This super class has not been found. If it is one of the JDK, it has private fields without accessors, so
+            # the class is no POJO. Otherwise nothing is known about it.
             reason, remedy = f"its super class {last.name} is one of the JDK", "Hold the object in a field instead"
             return PojoProblem(reason, remedy) if last.name.startswith(_JDK) else None
         owned = [each for owner in line for each in owner.fields if each.is_kept]
@@ -361,7 +366,7 @@ class TypeExtraction:
             return self._kryo(each.type.name if is_class else OBJECT_NAME)
 
     def _find_accessors(self, each: JavaField, found: JavaClass, line: list[JavaClass]) -> tuple[bool, bool]:
-        """Return whether there are a getter and a setter (names without underscores, in any case)."""
+        """Return (has a getter, has a setter) of a field; underscores and case of names do not matter."""
         plain = _simplify(each.name)
         raws = {each.raw, BOXES.get(each.raw, each.raw)}
         has_getter = has_setter = False
@@ -381,7 +386,7 @@ class TypeExtraction:
         return has_getter, has_setter
 
     def _list_line(self, found: JavaClass) -> Iterator[JavaClass]:
-        """The class and its super classes, as far as they can be looked up."""
+        """Yield the class and its super classes, as far as they can be looked up."""
         current: JavaClass | None = found
         while current is not None and current.name != OBJECT_NAME:
             yield current
@@ -438,8 +443,8 @@ class TypeExtraction:
         return carried if isinstance(carried, Kryo) else Kryo(type_class=name)
 
     def configure_kryo(self, name: str) -> Kryo:
-        """Return the Kryo serializer of a class under the configuration; needs one."""
-        # The carried Kryo serializer shows whether the job has Avro on its class path, which adds registrations.
+        """Return the Kryo serializer of a class with the registrations of the configuration, which must be known."""
+        # A Kryo serializer of the old state shows whether Avro is on the class path, which adds registrations.
         like = next((each for each in self.carried.values() if isinstance(each, Kryo)), None)
         return (self.kryo or KryoConfig()).configure(name, like)
 
@@ -456,7 +461,7 @@ def _explain_accessors(each: JavaField, *, getter: bool, setter: bool) -> PojoPr
 
 
 def carry_over(trees: Iterator[Serializer]) -> tuple[dict[str, Serializer], dict[str, tuple[str, ...]]]:
-    """Collect serializers by class, and registered subclasses, from the old state, for what the classes leave open."""
+    """Collect serializers and registered subclasses by class from the old state, for classes that are not given."""
     carried: dict[str, Serializer] = {}
     subclasses: dict[str, tuple[str, ...]] = {}
     pending = list(trees)
@@ -475,7 +480,7 @@ def carry_over(trees: Iterator[Serializer]) -> tuple[dict[str, Serializer], dict
 
 
 def _make_tuple_class(name: str) -> JavaClass | None:
-    """Make a description of Flink's TupleN, whose fields count when a subclass adds some."""
+    """Describe Flink's class TupleN, for subclasses that add fields to it; return None for other names."""
     size = name.removeprefix(_TUPLE)
     if size == name or not size.isdigit():
         return None
@@ -486,7 +491,7 @@ def _make_tuple_class(name: str) -> JavaClass | None:
 
 
 def _substitute(of: JavaType, scope: Bindings) -> JavaType:
-    """Return the type with all known type parameters replaced."""
+    """Return the type with type parameters replaced by their bindings in `scope`, if they have any."""
     bound_type = scope.get(of.name)
     if bound_type is not None:
         return JavaType(bound_type.name, bound_type.arguments, of.wildcard or bound_type.wildcard)
@@ -494,7 +499,7 @@ def _substitute(of: JavaType, scope: Bindings) -> JavaType:
 
 
 def _unbound(of: JavaType, scope: Bindings) -> Bindings:
-    """The type parameters that are left in a type."""
+    """Return the type parameters in a type that have no binding in `scope`."""
     left: Bindings = {of.name: None} if of.name in scope and scope[of.name] is None else {}
     for each in of.arguments:
         left |= _unbound(each, scope)
@@ -502,7 +507,7 @@ def _unbound(of: JavaType, scope: Bindings) -> Bindings:
 
 
 def _is_class(of: JavaType, bound: Bindings) -> bool:
-    """Whether reflection gives a `Class`: no wildcard, no type parameter, no arguments of its own."""
+    """Return whether Java reflection gives a `Class` for a type: no wildcard, no type parameter, no type arguments."""
     if of.name == ARRAY:
         return _is_class(of.arguments[0], bound)
     return not of.wildcard and not of.arguments and of.name not in bound
