@@ -66,8 +66,8 @@ class ColumnProfile:
             types that have none.
         measured: quantity whose `minimum`, `maximum` and `mean` are given; `NONE` if there are none.
         minimum: number, or text as in `state_rows` (dates and times, `NaN`, `Infinity`); None without values.
-        maximum: likewise.
-        mean: None without values, for dates and times, and where it is not finite.
+        maximum: as `minimum`.
+        mean: mean of the numbers or lengths; None without values, for dates and times, and if it is not finite.
     """
 
     column: str
@@ -517,7 +517,7 @@ class Profile:
 
     @property
     def errors(self) -> list[str]:
-        """Why operators and states could not be read."""
+        """Errors of operators and states that could not be read."""
         return [
             f"operator {operator.label}: {error}"
             for operator in self.operators
@@ -589,9 +589,9 @@ def profile_snapshot(
             snapshots do not store it.
         now: time from which ages are computed; default the present.
         top: number of hottest key groups and largest keys.
-        processes: that share the work; with more than one, the main module of a script must be guarded by
-            `if __name__ == "__main__":`.
-        run: runs the tasks that measure sizes in place of processes.
+        processes: number of processes that share the work; with more than one, the main module of a script must be
+            guarded by `if __name__ == "__main__":`.
+        run: function that runs the tasks that measure sizes, in place of processes.
 
     Raises:
         NotFoundError: there is no such operator.

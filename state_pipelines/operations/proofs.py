@@ -434,15 +434,15 @@ def combine_reports(reports: Sequence[ProofReport]) -> ProofReport:
 
 
 def require_proof(report: ProofReport, *, differences: Sequence[str] = (), hint: str = "") -> None:
-    """Stop a change whose proof failed.
+    """Raise an error if a blocking check of a proof failed, to stop the change.
 
     Args:
         report: the proof.
         differences: differences in words, for the error.
-        hint: for the error.
+        hint: hint of the error.
 
     Raises:
-        ProofError: a check does not hold; names the checks and shows one record.
+        ProofError: a blocking check does not hold; the message names the checks and shows one record.
     """
     failed = [check for check in report.failed if check.blocking]
     if not failed:

@@ -258,10 +258,10 @@ def list_requests(directory: Location) -> list[RequestFile]:
 
 
 def parse_request(content: object) -> Request:
-    """Check the content of a request file.
+    """Check the parsed content of a request file, and make the request from it.
 
     Raises:
-        UsageError: it is not a request; names the field.
+        UsageError: the content is not a request; the message names the field.
     """
     if not isinstance(content, dict):
         raise UsageError(f"the request is not a mapping but {_show(content)}")

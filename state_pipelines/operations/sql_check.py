@@ -174,8 +174,8 @@ def check(
         snapshot: the savepoint, or its path.
         match: maps the uid of an operator of the old plan to that of the operator that keeps its state; resolves ties.
         flink_home: directory of an installed Flink, for scripts.
-        flink: release line that this Flink has to be of.
-        jars: of connectors, formats and functions, for scripts.
+        flink: release line that the installed Flink must have.
+        jars: jars of connectors, formats and functions, for scripts.
 
     Raises:
         UsageError: a script does not define exactly one job, or a uid is in no plan.

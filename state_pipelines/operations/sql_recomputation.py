@@ -245,7 +245,7 @@ class _Record:
         key: key and namespace.
         user_key: user key of a map: a tuple of its fields if it is a row, otherwise the value; None for other states.
         rows: for each row, the values of its fields.
-        numbers: numbers that are stored with the rows: of matches, an index, or of equal rows.
+        numbers: numbers that are stored with the rows: a number of matches, an index, or a number of equal rows.
     """
 
     key: _Row

@@ -328,7 +328,7 @@ def check(old: Snapshot | str, new: Snapshot | JobDescription | str, **keywords:
         keywords: fields of `CheckRequest`.
 
     Raises:
-        UsageError: no such release or backend.
+        UsageError: there is no such release or backend.
         StateError: a snapshot is corrupt. Unsupported state leads to the verdict `to be determined` instead.
     """
     request = read_keywords(CheckRequest, keywords, "the check")
@@ -470,10 +470,10 @@ def check_serializers(
         target: release of Flink.
         backend: hashmap, rocksdb or None.
         kryo_version: major version of Kryo that wrote the old state; None when it is that of the target.
-        row_names: as of `check`.
+        row_names: see `CheckRequest`.
 
     Raises:
-        UsageError: no such release or backend, or the two sides do not have the same subjects.
+        UsageError: there is no such release or backend, or `old` and `new` have different subjects.
     """
     if old.keys() != new.keys():
         names = ", ".join(sorted(old.keys() ^ new.keys()))

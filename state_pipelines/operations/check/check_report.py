@@ -12,7 +12,7 @@ from state_pipelines.snapshot.representation import escape_html, escape_markdown
 
 
 class CheckVerdict(StrEnum):
-    """Verdict on a state as a whole."""
+    """Verdict on whether a new job can restore the state of a snapshot."""
 
     FULLY_COMPATIBLE = "fully compatible"
     PARTIALLY_COMPATIBLE = "partially compatible (state will be dropped or starts empty)"

@@ -876,7 +876,7 @@ class _Spans:
         self._held: list[npt.NDArray[np.uint8]] = []
 
     def put(self, array: pa.Array, layout: lay.Layout, rows: npt.NDArray[np.int64]) -> None:
-        """Encode the values of some rows."""
+        """Encode the values that an array has in some rows, and set their addresses."""
         if not len(rows):
             return
         encoded = plan_columns(layout).encode(array.take(pa.array(rows)))

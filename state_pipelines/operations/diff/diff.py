@@ -150,9 +150,9 @@ def diff(
         state: name; only states of this name. Properties of snapshots and operators do not count then.
         metadata_only: read headers only, no records.
         limit: examples of differing records per state.
-        processes: that share the work; with more than one, the main module of a script must be guarded by
-            `if __name__ == "__main__":`.
-        run: runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
+        processes: number of processes that share the work; with more than one, the main module of a script must be
+            guarded by `if __name__ == "__main__":`.
+        run: function that runs the tasks in place of processes, such as `spark.tasks.run_tasks` with a session.
 
     Raises:
         NotFoundError: neither snapshot has such an operator or state.

@@ -155,7 +155,7 @@ def _explain_missing_classes(old: JobDescription, release: tuple[int, int]) -> I
 
 
 def judge_removed(operator: JobOperator, state: JobState) -> StateCheck | None:
-    """Judge a state whose classes Flink 2 or its connectors no longer have; None for all other states."""
+    """Refuse a state whose classes Flink 2 or its connectors no longer have; return None for all other states."""
     found = _find_removed(state)
     if found is None:
         return None

@@ -219,7 +219,7 @@ class TypeExtraction:
         return build.generic_array(name_class(element), self._create(of.arguments[0], bound, above))
 
     def _list_tuple_line(self, of: JavaType, bound: Bindings) -> Iterator[tuple[JavaType, Bindings]]:
-        """Yield the type and its super classes up to TupleN; nothing when it is no tuple."""
+        """Yield the type and its super classes up to Flink's TupleN; nothing if TupleN is not among them."""
         line, current, scope = [], of, bound
         while not current.name.startswith(_TUPLE):
             found = self._find(current.name)

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 class EqualKeys(StrEnum):
-    """Rule for entries that get the same key: the value that remains. Any other text is SQL that aggregates them."""
+    """Rule for values that get the same key: an error, or the one that is kept.
+
+    Where a rule is given as any other text, that is SQL which aggregates the values.
+    """
 
     ERROR = "error"
     FIRST = "first"
@@ -310,7 +313,7 @@ def name_step(flow: Flow, step: str) -> Flow:
 
 
 def find_reads(flow: Flow) -> tuple[str, ...]:
-    """The states of the snapshot that a flow reads."""
+    """Return the names of the states of the snapshot that a flow reads."""
     return tuple(dict.fromkeys(each.state for each in walk_flow(flow) if isinstance(each, Read)))
 
 
@@ -324,7 +327,7 @@ def is_aligned(flow: Flow) -> bool:
 
 
 def find_filters(flow: Flow) -> tuple[Keep | KeepKeys | Follow, ...]:
-    """The stages of a flow that leave rows out."""
+    """Return the stages of a flow that leave rows out."""
     stages = (each.stage for each in walk_flow(flow) if isinstance(each, Apply))
     return tuple(each for each in stages if isinstance(each, Keep | KeepKeys | Follow))
 

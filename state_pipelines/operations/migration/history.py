@@ -117,7 +117,7 @@ class Position:
     Attributes:
         revision: the revision of the snapshot (`base`: before the first one); None if it cannot be determined.
         candidates: all revisions that the snapshot may be at, in order; exactly one if it is known.
-        reasons: by revision, why it is excluded, or why it cannot be told from the candidate before it.
+        reasons: by revision, why it is excluded, or why it cannot be distinguished from the candidate before it.
     """
 
     revision: str | None
@@ -151,7 +151,8 @@ class _Finding:
 
     Attributes:
         refused: why the snapshot cannot be at the revision; empty if it may be.
-        exact: whether each migration that was tried changes the schemas, and its opposite leads back to the same ones.
+        exact: whether the opposite of each migration that was tried restores the same schemas, and no cast or
+            conversion leaves them unchanged.
     """
 
     refused: str = ""

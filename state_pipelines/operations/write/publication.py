@@ -311,7 +311,7 @@ def note_files(files: FileMode) -> str | None:
 
 
 class _InlinedNames:
-    """Shortens the names of inlined handles: they begin with the directory of the old snapshot, which is removed.
+    """Shortens the names of inlined handles, which begin with the directory of the old snapshot, to the last name.
 
     Flink compares inlined handles by name, so different names get different short names.
     """
