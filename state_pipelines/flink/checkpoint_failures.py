@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FRAME = re.compile(r"\s+(?:at \S|\.\.\. \d+ )")
 _PREFIX = re.compile(r"(?:\s*Caused by: |\[?<?Exception on server side:\s*)+")
-# Wrappers that say nothing themselves.
+# Classes of exceptions that wrap another one, and add nothing to its message.
 _WRAPPER = re.compile(
     r"(?:java\.util\.concurrent\.(?:CompletionException|ExecutionException)"
     r"|org\.apache\.flink\.util\.SerializedThrowable"
@@ -33,7 +33,7 @@ _CLASS = re.compile(r"^(?:[\w$]+\.)+([\w$]+)(?:: |$)")
 
 
 def list_causes(text: str) -> list[str]:
-    """The chain of causes of a stack trace, outermost first, without stack frames and without repetitions."""
+    """List the causes in a stack trace, outermost first, without stack frames and without repetitions."""
     causes: list[str] = []
     for line in text[:_MOST_TEXT].splitlines():
         if _FRAME.match(line) or not line.strip() or line.strip() in _REMARKS:
@@ -47,13 +47,13 @@ def list_causes(text: str) -> list[str]:
         if is_new:
             causes.append(words[:_MOST_CAUSE])
         elif len(causes[-1]) < _MOST_CAUSE:
-            # A message of several lines.
+            # The message of a cause may have several lines.
             causes[-1] = f"{causes[-1]} {words}"[:_MOST_CAUSE]
     return list(dict.fromkeys(causes))
 
 
 def find_root_cause(text: str) -> str:
-    """The innermost cause of a stack trace, without the package of its class; empty where there is no text."""
+    """Return the innermost cause of a stack trace, without the package of its class; empty if there is no text."""
     causes = list_causes(text)
     return (
         _CLASS.sub(lambda match: f"{match[1]}: " if match[0].endswith(": ") else match[1], causes[-1]) if causes else ""
@@ -61,7 +61,7 @@ def find_root_cause(text: str) -> str:
 
 
 def find_failure_reason(text: str) -> FailureReason | None:
-    """The reason of a failed checkpoint in Flink's words; None where they name none.
+    """Find Flink's reason of a failed checkpoint in its message; None if the message names none.
 
     Source: `CheckpointException`, whose message ends with that of its `CheckpointFailureReason`.
     """
@@ -127,12 +127,12 @@ class FailedCheckpoint:
         is_savepoint: whether it was to be a savepoint.
         failed: when; None where Flink does not say.
         message: Flink's message.
-        reason: name of Flink's reason; empty where its message names none.
-        cause: the usual cause.
-        remedy: what to do.
-        job_failure: root cause of the failure of the job that ended it; empty where there is none.
+        reason: name of Flink's failure reason; empty if the message names none.
+        cause: usual cause of that reason.
+        remedy: what to do about it.
+        job_failure: root cause of the failure of the job that ended the checkpoint; empty if there is none.
         acknowledged: number of subtasks that acknowledged.
-        subtasks: number of those that had to.
+        subtasks: number of subtasks that had to acknowledge.
     """
 
     id: int | None
@@ -148,7 +148,7 @@ class FailedCheckpoint:
 
 
 def explain_message(message: str) -> tuple[str, str, str]:
-    """Name of the reason, usual cause and remedy of a failed checkpoint or savepoint, from Flink's words."""
+    """Return name of the reason, usual cause and remedy of a failed checkpoint or savepoint, by Flink's message."""
     reason = find_failure_reason(message)
     if reason is None:
         return "", "", "Look at the log of the JobManager."
@@ -160,11 +160,12 @@ def explain_message(message: str) -> tuple[str, str, str]:
 
 
 def explain_checkpoint(checkpoint: Checkpoint, failures: Iterable[JobFailure] = ()) -> FailedCheckpoint:
-    """A failed checkpoint with its cause and remedy.
+    """Explain a failed checkpoint: its cause and remedy.
 
     Args:
         checkpoint: the checkpoint.
-        failures: of the job; one at the same time is the cause where Flink's reason is that the job restarted.
+        failures: failures of the job. If Flink's reason is that the job failed or restarted, the failure at the same
+            time is given as the cause.
     """
     name, cause, remedy = explain_message(checkpoint.failure)
     nearest = ""

@@ -80,7 +80,8 @@ class ClusterOverview:
         can_submit: whether jars may be uploaded and run (`web.submit.enable`; an application cluster takes none).
         configuration: of the JobManager; Flink hides secrets itself, and so do we.
         sql_obstacle: why no plan or script of SQL can be started there; empty if one can.
-        stop_directory: the directory of savepoints that jobs are stopped with, where no other one can be asked for.
+        stop_directory: directory of the savepoints with which jobs are stopped, if requests cannot choose another one;
+            else None.
     """
 
     endpoint: str
@@ -207,8 +208,8 @@ class SavepointRequest:
         directory: where it is written; by default `execution.checkpointing.savepoint-dir` of the cluster.
         format: its format.
         stop: whether the job stops with it.
-        drain: whether windows and timers fire before the job stops; not for a job that goes on from the savepoint.
-        trigger_id: 32 hexadecimal digits: a second request with the same id takes no second savepoint.
+        drain: whether windows and timers fire before the job stops; wrong for a job that continues from the savepoint.
+        trigger_id: 32 hexadecimal digits; a second request with the same id takes no second savepoint.
     """
 
     directory: str | None = None
@@ -219,7 +220,7 @@ class SavepointRequest:
 
 
 class TriggerStatus(StrEnum):
-    """Progress of what a trigger started."""
+    """Progress of a savepoint or checkpoint that was triggered."""
 
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
@@ -233,7 +234,7 @@ class SavepointProgress:
     Attributes:
         status: progress.
         path: the savepoint, once completed.
-        failure: Flink's words where it failed, with the chain of causes, one per line; stack frames are left out.
+        failure: Flink's message if it failed: the chain of causes, one per line, without stack frames.
     """
 
     status: TriggerStatus
@@ -248,7 +249,7 @@ class CheckpointProgress:
     Attributes:
         status: progress.
         checkpoint_id: its id, once completed.
-        failure: Flink's words where it failed, as those of a savepoint.
+        failure: Flink's message if it failed, as for a savepoint.
     """
 
     status: TriggerStatus
@@ -258,7 +259,7 @@ class CheckpointProgress:
 
 @dataclass(frozen=True)
 class Submission:
-    """A job to be started: from a jar, a compiled plan, a script, or the description that a deployment has.
+    """Request to start a job: from a jar, a compiled plan, a script, or the description of a deployment.
 
     Attributes:
         jar: local path of the jar, which is uploaded where its content is not there yet, or the address that a
@@ -392,7 +393,7 @@ class Checkpoint:
         processed_data: bytes that were processed during the alignment.
         persisted_data: bytes of in-flight data in it.
         subtasks: number of subtasks that have to acknowledge.
-        acknowledged: number of those that did.
+        acknowledged: number of subtasks that have acknowledged.
         path: where it is, of a completed one; empty where Flink names no path.
         failed: when it failed.
         failure: Flink's message, of a failed one.
@@ -424,11 +425,11 @@ class CheckpointStatistics:
     """Statistics of the checkpoints of a job since its JobManager started.
 
     Attributes:
-        completed: number of completed ones.
-        failed: number of failed ones.
+        completed: number of completed checkpoints and savepoints.
+        failed: number of failed ones among them.
         in_progress: number of pending ones.
         restored: number of restores.
-        restored_path: snapshot that the job was restored from last; empty where it was not.
+        restored_path: snapshot that the job was last restored from; empty if it was not restored.
         restored_id: id of that snapshot.
         history: the last ones (`web.checkpoints.history`), newest first.
         latest_completed: the last completed checkpoint, which may have left the history; savepoints do not count.
@@ -448,13 +449,13 @@ class CheckpointStatistics:
 
 @dataclass(frozen=True)
 class VertexLoad:
-    """Load of a task, of its most loaded subtask; values are None where there is no such metric.
+    """Load of a task; values are None if there is no such metric.
 
     Attributes:
         vertex: the task.
-        busy_ratio: share of time in which it is busy, 0 to 1.
-        backpressured_ratio: share of time in which it waits for those after it, 0 to 1.
-        pending_records: records that its source has not read yet, of all subtasks together (`pendingRecords`).
+        busy_ratio: share of time in which its busiest subtask is busy, 0 to 1.
+        backpressured_ratio: highest share of time in which a subtask waits for downstream tasks, 0 to 1.
+        pending_records: records that its source has not read yet, in all subtasks together (`pendingRecords`).
         watermark_ms: its lowest watermark.
     """
 
@@ -481,7 +482,7 @@ class JobLoad:
 
     @property
     def pending_records(self) -> int | None:
-        """Records that no source has read yet; None where no source says."""
+        """Number of records that the sources have not read yet; None if no source reports it."""
         pending = [each.pending_records for each in self.vertices if each.pending_records is not None]
         return sum(pending) if pending else None
 
@@ -499,19 +500,19 @@ class FlinkCluster(Protocol):
         ...
 
     def describe(self) -> ClusterOverview:
-        """The cluster."""
+        """Describe the cluster."""
         ...
 
     def list_jobs(self) -> tuple[JobOverview, ...]:
-        """The jobs that it knows, also those that ended, newest first."""
+        """Return the jobs that the cluster knows, also those that ended, newest first."""
         ...
 
     def read_job(self, job_id: str) -> JobDetails:
-        """A job with its tasks and settings."""
+        """Return a job with its tasks and settings."""
         ...
 
     def read_status(self, job_id: str) -> JobStatus:
-        """The status of a job."""
+        """Return the status of a job."""
         ...
 
     def trigger_savepoint(self, job_id: str, request: SavepointRequest) -> str:
@@ -519,7 +520,7 @@ class FlinkCluster(Protocol):
         ...
 
     def poll_savepoint(self, job_id: str, trigger_id: str) -> SavepointProgress:
-        """Progress of a savepoint; raises `NotFoundError` where the cluster has forgotten the trigger."""
+        """Return the progress of a savepoint; raises `NotFoundError` if the cluster has forgotten the trigger."""
         ...
 
     def trigger_checkpoint(
@@ -529,7 +530,7 @@ class FlinkCluster(Protocol):
         ...
 
     def poll_checkpoint(self, job_id: str, trigger_id: str) -> CheckpointProgress:
-        """Progress of a checkpoint that was asked for."""
+        """Return the progress of a checkpoint that was asked for."""
         ...
 
     def cancel(self, job_id: str) -> None:
@@ -541,11 +542,11 @@ class FlinkCluster(Protocol):
         ...
 
     def read_exceptions(self, job_id: str) -> tuple[JobFailure, ...]:
-        """The last failures of a job, newest first."""
+        """Return the last failures of a job, newest first."""
         ...
 
     def read_checkpoints(self, job_id: str) -> CheckpointStatistics:
-        """Statistics of the checkpoints of a job; the history has no tasks."""
+        """Return statistics of the checkpoints of a job; checkpoints in the history have no tasks."""
         ...
 
     def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
@@ -553,11 +554,11 @@ class FlinkCluster(Protocol):
         ...
 
     def read_load(self, job_id: str) -> JobLoad:
-        """Restarts, backpressure and lag of a running job."""
+        """Return restarts, backpressure and lag of a running job."""
         ...
 
     def read_start(self, job_id: str) -> JobStart | None:
-        """Durations of the last start of a running job; None where the cluster does not say, or a task does not run."""
+        """Return the durations of a running job's last start; None if they are unknown, or a task does not run yet."""
         ...
 
 
@@ -565,8 +566,8 @@ def find_job(cluster: FlinkCluster, name: str) -> JobOverview:
     """Find a job by its id or name; of several jobs of the name, take the one that has not ended, else the newest.
 
     Raises:
-        NotFoundError: there is none.
-        UsageError: several run under this name.
+        NotFoundError: there is no such job.
+        UsageError: several jobs of this name run.
     """
     jobs = cluster.list_jobs()
     found = [each for each in jobs if each.id == name.lower()] or [each for each in jobs if each.name == name]
@@ -586,12 +587,12 @@ def find_job(cluster: FlinkCluster, name: str) -> JobOverview:
 
 
 def runs_all_tasks(details: JobDetails) -> bool:
-    """Whether every task runs or has ended: a job is RUNNING as soon as it is scheduled."""
+    """Return whether every task runs or has ended; the job itself is RUNNING already when it is scheduled."""
     return all(each.status in ("RUNNING", "FINISHED") for each in details.vertices)
 
 
 POLL_SECONDS = 0.5
-"""Time between two polls."""
+"""Seconds between two polls."""
 
 
 def wait_for_savepoint(
@@ -606,7 +607,7 @@ def wait_for_savepoint(
     """Poll a savepoint until it is completed or has failed.
 
     Raises:
-        ClusterError: it takes longer than the time-out; it goes on in the cluster.
+        ClusterError: the savepoint takes longer than the time-out; the cluster continues it.
     """
     deadline = clock() + timeout_seconds
     while (progress := cluster.poll_savepoint(job_id, trigger_id)).status is TriggerStatus.IN_PROGRESS:

@@ -116,12 +116,12 @@ _MOST_SHOWN = 500
 
 
 class CommandCluster:
-    """A cluster behind commands.
+    """A cluster that is reached by commands of the user.
 
     Args:
-        commands: words of the command of each verb.
-        directory: in which commands run.
-        seconds: time that a command may take.
+        commands: command line of each verb, as words.
+        directory: directory in which the commands run.
+        seconds: maximum time of a command.
     """
 
     def __init__(self, commands: Mapping[str, tuple[str, ...]], directory: Path, seconds: float) -> None:
@@ -131,11 +131,11 @@ class CommandCluster:
 
     @property
     def endpoint(self) -> str:
-        """The directory of the commands."""
+        """The directory of the commands, for messages."""
         return f"the commands in {self._directory}"
 
     def describe(self) -> ClusterOverview:
-        """The cluster."""
+        """Describe the cluster."""
         content = self._run("describe", {})
         return ClusterOverview(
             endpoint=self.endpoint,
@@ -149,12 +149,12 @@ class CommandCluster:
         )
 
     def list_jobs(self) -> tuple[JobOverview, ...]:
-        """The jobs, newest first."""
+        """Return the jobs, newest first."""
         jobs = [read_job(each) for each in take(self._run("list_jobs", {}), "jobs", list)]
         return tuple(sorted(jobs, key=lambda each: each.started.timestamp() if each.started else 0, reverse=True))
 
     def read_job(self, job_id: str) -> JobDetails:
-        """A job; its settings where the command gives them as `configuration` and `checkpoints`."""
+        """Return a job; its settings are known if the command prints `configuration` and `checkpoints`."""
         content = self._run("read_job", {"job_id": job_id})
         maximum = take(content, "maxParallelism", int, -1)
         settings = content.get("checkpoints")
@@ -168,18 +168,18 @@ class CommandCluster:
         )
 
     def read_status(self, job_id: str) -> JobStatus:
-        """The status of a job."""
+        """Return the status of a job."""
         return read_status(take(self._run("read_status", {"job_id": job_id}), "status", str))
 
     def trigger_savepoint(self, job_id: str, request: SavepointRequest) -> str:
-        """Ask for a savepoint with `trigger_savepoint`, or `stop` where the job is to end."""
+        """Ask for a savepoint by the command `trigger_savepoint`, or `stop` if the job is to end."""
         trigger = request.trigger_id or uuid.uuid4().hex
         fields = {**asdict(request), "job_id": job_id, "trigger_id": trigger}
         content = self._run("stop" if request.stop or request.drain else "trigger_savepoint", fields)
         return take(content, "request-id", str, trigger)
 
     def poll_savepoint(self, job_id: str, trigger_id: str) -> SavepointProgress:
-        """Progress of a savepoint."""
+        """Return the progress of a savepoint."""
         return read_savepoint_progress(self._run("poll_savepoint", {"job_id": job_id, "trigger_id": trigger_id}))
 
     def trigger_checkpoint(
@@ -191,7 +191,7 @@ class CommandCluster:
         return take(content, "request-id", str, trigger)
 
     def poll_checkpoint(self, job_id: str, trigger_id: str) -> CheckpointProgress:
-        """Progress of a checkpoint."""
+        """Return the progress of a checkpoint."""
         return read_checkpoint_progress(self._run("poll_checkpoint", {"job_id": job_id, "trigger_id": trigger_id}))
 
     def cancel(self, job_id: str) -> None:
@@ -199,25 +199,25 @@ class CommandCluster:
         self._run("cancel", {"job_id": job_id})
 
     def start(self, submission: Submission) -> str:
-        """Start a job; the command must start none where one with the id of the submission is there."""
+        """Start a job; the command must not start a second one if a job with the id of the submission exists."""
         job_id = submission.job_id or uuid.uuid4().hex
         return take(self._run("start", {**asdict(submission), "job_id": job_id}), "jobid", str)
 
     def read_exceptions(self, job_id: str) -> tuple[JobFailure, ...]:
-        """The last failures of a job."""
+        """Return the last failures of a job."""
         return read_exceptions(self._run("read_exceptions", {"job_id": job_id}))
 
     def read_checkpoints(self, job_id: str) -> CheckpointStatistics:
-        """Statistics of the checkpoints of a job."""
+        """Return statistics of the checkpoints of a job."""
         return read_statistics(self._run("read_checkpoints", {"job_id": job_id}))
 
     def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
-        """Return a checkpoint with its tasks; a command gives no subtasks."""
+        """Return a checkpoint with its tasks; commands give no subtasks."""
         del subtasks
         return read_checkpoint(self._run("read_checkpoint", {"job_id": job_id, "checkpoint_id": checkpoint_id}), {})
 
     def read_load(self, job_id: str) -> JobLoad:
-        """Restarts and lag of a running job."""
+        """Return restarts and lag of a running job."""
         content = self._run("read_load", {"job_id": job_id})
         pending = take(content, "pending-records", dict, {})
         vertices = self.read_job(job_id).vertices
@@ -228,7 +228,7 @@ class CommandCluster:
         )
 
     def read_start(self, job_id: str) -> JobStart | None:
-        """None: no command says how long a start took."""
+        """Return None, because no command reports the durations of a start."""
         del job_id
         return None
 
@@ -280,7 +280,7 @@ class CommandCluster:
 
 
 def _show(match: re.Match[str], fields: Mapping[str, Any]) -> str:
-    """The text of a field that an argument of the command line names in braces; other braces stay as they are."""
+    """Return the text of the field that an argument of a command names in braces; other braces stay as they are."""
     if match[1] not in fields:
         return match[0]
     value = fields[match[1]]
@@ -311,14 +311,14 @@ _COMPONENT = "FlinkJobComponent"
 
 
 def connect(settings: Mapping[str, Any], directory: Path | None = None) -> FlinkCluster:
-    """The cluster of an entry `cluster`; nothing is sent yet.
+    """Make the cluster that an entry `cluster` describes; no request is sent yet.
 
     Args:
         settings: the entry.
-        directory: at which relative paths start; by default the current one.
+        directory: directory at which relative paths start; by default the current one.
 
     Raises:
-        UsageError: the entry is wrong; names the setting.
+        UsageError: the entry is wrong; the error names the setting.
     """
     if not isinstance(settings, dict):
         raise UsageError("`cluster` is not a mapping", hint='Such as {rest: "http://jobmanager:8081"}')
@@ -366,7 +366,7 @@ def _connect_kubernetes(settings: Mapping[str, Any], directory: Path) -> Operato
 
 
 def make_client(settings: Mapping[str, Any], endpoint: str, directory: Path, what: str = "Flink") -> HttpClient:
-    """A client for one endpoint with the credentials and time-outs of an entry `cluster`.
+    """Make a client for one endpoint with the credentials and time-outs of an entry `cluster`.
 
     Raises:
         UsageError: a setting is wrong.
@@ -425,7 +425,7 @@ def _read_seconds(settings: Mapping[str, Any], name: str) -> float:
 
 
 def open_job(text: str) -> tuple[FlinkCluster, str | None]:
-    """The cluster of a job, and the name or id of the job there.
+    """Connect to the cluster of a job; also return the name or id of the job there.
 
     Args:
         text: the description of a job (`cluster`, and `job` or `name`), or the address of a REST endpoint.
@@ -434,7 +434,7 @@ def open_job(text: str) -> tuple[FlinkCluster, str | None]:
         The cluster; the name, or None for an address.
 
     Raises:
-        UsageError: the file is no such description, or the address none.
+        UsageError: the file is no such description, or the address is wrong.
     """
     cluster, described = open_described(text)
     name = described.get("job") or described.get("name")
@@ -442,10 +442,10 @@ def open_job(text: str) -> tuple[FlinkCluster, str | None]:
 
 
 def open_described(text: str) -> tuple[FlinkCluster, Mapping[str, Any]]:
-    """The cluster of a job, and the fields of its description; none for an address.
+    """Connect to the cluster of a job; also return the fields of its description, which are empty for an address.
 
     Raises:
-        UsageError: as `open_job`.
+        UsageError: see `open_job`.
     """
     if text.lower().startswith(("http://", "https://")):
         return connect({"rest": text}), {}

@@ -39,7 +39,8 @@ STATE_HAS_ROOM = "state_has_room"
 
 _INTERVALS = 3
 _OTHERS = ("max_imbalance", "max_hours_without_inventory")
-"""Thresholds of a job that are about its snapshots."""
+"""Entries of `thresholds` that are not limits of `HealthLimits`: they are about snapshots, and other checks read
+them."""
 
 
 class Level(StrEnum):
@@ -60,7 +61,7 @@ class HealthLimits:
         max_checkpoint_share: median duration of checkpoints as a share of their interval.
         max_hours_without_savepoint: age of the newest savepoint; None for no check.
         max_state_size: bytes of the state; None for no check.
-        hours_to_max_state_size: time in which the state must not reach that size.
+        hours_to_max_state_size: hours from now within which the state must not be predicted to reach `max_state_size`.
     """
 
     max_minutes_without_checkpoint: float | None = None
@@ -100,15 +101,15 @@ def _read_number(name: str, value: object) -> float:
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """A limit, and whether the job keeps it.
+    """Check of one limit: whether the job keeps it.
 
     Attributes:
-        name: of the check.
-        passed: whether it is kept; None where that is not known.
-        level: severity where it is not kept.
+        name: name of the check.
+        passed: whether the limit is kept; None if that is not known.
+        level: severity if the limit is not kept.
         expected: the limit.
-        observed: the value; None where there is none.
-        unit: of both.
+        observed: the observed value; None if there is none.
+        unit: unit of `expected` and `observed`.
         what: what is wrong, or why it is not known; empty where the limit is kept.
         remedy: what to do.
     """
@@ -128,10 +129,10 @@ class StateGrowth:
     """Growth of the state of a task, or of an operator, between two snapshots.
 
     Attributes:
-        name: of the task; of the operator its uid, name or id.
-        before: bytes in the older one; None where it is not in it.
-        after: bytes in the newer one; None where it is not in it.
-        hours: between both.
+        name: name of the task; for an operator its uid, name or id.
+        before: bytes in the older snapshot; None if it has no such task or operator.
+        after: bytes in the newer snapshot; None if it has no such task or operator.
+        hours: hours between the two snapshots.
     """
 
     name: str
@@ -141,13 +142,13 @@ class StateGrowth:
 
     @property
     def bytes_per_hour(self) -> float | None:
-        """Growth in bytes per hour; None where there is no time between both, or only one has it."""
+        """Growth in bytes per hour; None if no time is between the snapshots, or only one has the task or operator."""
         if self.before is None or self.after is None or self.hours <= 0:
             return None
         return (self.after - self.before) / self.hours
 
     def predict_hours(self, threshold: int) -> float | None:
-        """Hours from the newer snapshot until the state has as many bytes; None where it does not grow."""
+        """Return the hours from the newer snapshot until the state has `threshold` bytes; None if it does not grow."""
         rate = self.bytes_per_hour
         if rate is None or rate <= 0 or self.after is None:
             return None
@@ -155,24 +156,27 @@ class StateGrowth:
 
 
 def describe_duration(millis: int) -> str:
-    """A duration for people: `250 ms`, `1.5 s`, `0:05:00`."""
+    """Format a duration for people: `250 ms`, `1.5 s`, `0:05:00`."""
     if millis < 1000:
         return f"{millis} ms"
     return f"{millis / 1000:.1f} s" if millis < 60_000 else str(timedelta(seconds=round(millis / 1000)))
 
 
 def describe_age(age: timedelta) -> str:
-    """An age for people, in whole seconds."""
+    """Format an age for people, in whole seconds."""
     return describe_duration(int(age.total_seconds()) * 1000)
 
 
 def select_alike(done: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Select the snapshots of the newest one's kind, newest first: sizes of checkpoints and savepoints differ."""
+    """Select the snapshots of the newest one's kind (checkpoint or savepoint), newest first: their sizes compare."""
     return [each for each in done if each.is_savepoint == done[0].is_savepoint] if done else []
 
 
 def measure_total(done: Sequence[Checkpoint]) -> StateGrowth | None:
-    """Growth of all state from the oldest to the newest completed checkpoint; None without two that have a size."""
+    """Measure the growth of all state from the oldest to the newest completed checkpoint of one kind.
+
+    Returns None if fewer than two have a size.
+    """
     sized = [each for each in select_alike(done) if each.state_size is not None]
     if len(sized) < 2:
         return None
@@ -190,16 +194,16 @@ def check_age(
     started: datetime | None,
     remedy: str,
 ) -> HealthCheck:
-    """Check the age of the newest checkpoint; without one, that of the job.
+    """Check the age of the newest checkpoint; if there is none, the age of the job.
 
     Args:
-        limits: of the job.
-        now: the moment.
-        interval_ms: between checkpoints.
-        timeout_ms: of checkpoints.
+        limits: limits of the job.
+        now: the present time.
+        interval_ms: interval of checkpoints.
+        timeout_ms: time-out of checkpoints.
         newest: when the newest completed checkpoint or savepoint was triggered.
         started: when the job started.
-        remedy: what to do where it is too old.
+        remedy: what to do if it is too old.
     """
     minutes = limits.max_minutes_without_checkpoint
     default = timedelta(milliseconds=_INTERVALS * interval_ms + (timeout_ms or 0))
@@ -227,8 +231,8 @@ def check_failures(limits: HealthLimits, history: Sequence[Checkpoint], remedy: 
     """Check the share of failed checkpoints of the history; savepoints do not count.
 
     Args:
-        limits: of the job.
-        history: newest first.
+        limits: limits of the job.
+        history: checkpoints and savepoints, newest first.
         remedy: what to do about the newest failure.
     """
     decided = [each for each in history if each.status is not CheckpointStatus.IN_PROGRESS and not each.is_savepoint]
@@ -262,11 +266,11 @@ def check_duration(limits: HealthLimits, median_ms: int | None, interval_ms: int
 def check_savepoint(
     limits: HealthLimits, *, now: datetime, newest: datetime | None, started: datetime | None
 ) -> HealthCheck | None:
-    """Check the age of the newest savepoint; without one, that of the job. None without a limit.
+    """Check the age of the newest savepoint, or of the job if there is none; return None without a limit.
 
     Args:
-        limits: of the job.
-        now: the moment.
+        limits: limits of the job.
+        now: the present time.
         newest: when the newest savepoint was taken.
         started: when the job started.
     """
@@ -291,10 +295,10 @@ def check_savepoint(
 
 
 def check_state(limits: HealthLimits, size: int | None, total: StateGrowth | None) -> HealthCheck | None:
-    """Check the size of the state now and in the next hours; None without a limit.
+    """Check the size of the state now and in the next hours; return None without a limit.
 
     Args:
-        limits: of the job.
+        limits: limits of the job.
         size: bytes in the newest checkpoint.
         total: growth of all state; None where it is not known.
     """

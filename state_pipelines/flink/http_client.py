@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ATTEMPTS = 4
-"""Most attempts of a request that may be repeated."""
+"""Maximum number of attempts of a request that may be repeated."""
 
 PAUSE_SECONDS = 0.25
 """Pause before the second attempt; each further one is twice as long."""
@@ -40,13 +40,13 @@ PAUSE_SECONDS = 0.25
 _MOST_BYTES = 256 << 20
 _CHUNK = 1 << 20
 _MOST_SHOWN = 300
-# Gateways and standby JobManagers, while a leader is elected (`LeaderRetrievalHandler`).
+# Statuses of gateways and standby JobManagers while a leader is elected (`LeaderRetrievalHandler`).
 _TRANSIENT = frozenset({502, 503, 504})
 _LEADERLESS = (
     "It elects a leader, or a gateway does not reach it: try again in a moment, then look at the log of its JobManager"
 )
 _FAILING = "Look at the log of its JobManager"
-# The status of a job that is not there is an internal error of Flink (`JobStatusHandler`).
+# If a job does not exist, Flink answers the request for its status with an internal error (`JobStatusHandler`).
 _JOB_NOT_FOUND = "FlinkJobNotFoundException"
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{(\w+)\}", re.ASCII)
@@ -78,7 +78,7 @@ class Credentials:
     client_key: str = ""
 
     def make_headers(self) -> dict[str, str]:
-        """Headers of a request.
+        """Make the headers of a request.
 
         Raises:
             UsageError: an environment variable or the file of the token is missing.
@@ -121,9 +121,9 @@ class Timeouts:
     """Time-outs of a request in seconds.
 
     Attributes:
-        connect: until the connection is there.
+        connect: until the connection is established.
         read: between two packets of the answer.
-        total: until the answer is complete; for uploads only the answer counts.
+        total: until the answer is complete; the time of an upload does not count.
     """
 
     connect: float = 10
@@ -145,17 +145,17 @@ class Answer:
 
 
 class HttpClient:
-    """Requests to one endpoint.
+    """Client for requests to one endpoint.
 
-    Redirects are not followed: credentials go to the endpoint that its user named.
+    Redirects are not followed, so that credentials only go to the endpoint that the user has named.
 
     Args:
-        endpoint: `http://` or `https://` with host, port and perhaps a path.
-        credentials: of its users.
-        timeouts: of each request.
+        endpoint: address with `http://` or `https://`, host, port and perhaps a path.
+        credentials: credentials for the endpoint.
+        timeouts: time-outs of each request.
         what: name of the service, for messages.
         sleep: waits between attempts.
-        clock: time for the time-outs.
+        clock: monotonic clock for the time-outs.
     """
 
     def __init__(
@@ -221,16 +221,16 @@ class HttpClient:
 
         Args:
             method: of HTTP.
-            path: below the endpoint, quoted.
-            body: sent as JSON.
+            path: path below the endpoint, quoted for a URL.
+            body: content of the request, sent as JSON.
             query: parameters of the address.
-            is_idempotent: whether it may be sent again if its answer is lost.
+            is_idempotent: whether the request may be sent again if its answer is lost.
             upload: name and path of a file that is sent as a form instead of a body.
             content_type: of the body.
             accepted: statuses of errors that are returned instead of raised.
 
         Raises:
-            ClusterError: there is no answer, or it is an error.
+            ClusterError: there is no answer, or the answer is an error.
             NotFoundError: the answer is 404.
         """
         url = f"{self._base}{path}" + (f"?{urlencode(query)}" if query else "")
@@ -241,7 +241,8 @@ class HttpClient:
             except ClusterError as error:
                 may_repeat = error.transient and (is_idempotent or not error.is_in_doubt)
                 if not may_repeat or attempt == ATTEMPTS:
-                    # Even if the request may be repeated, it is unknown whether it had its effect, unless it is a GET.
+                    # Even after the last attempt of an idempotent request, it is unknown whether it had its effect,
+                    # unless it is a GET.
                     error.is_in_doubt = error.is_in_doubt and method != "GET"
                     raise
             else:
@@ -321,7 +322,7 @@ class HttpClient:
         )
 
     def _failure(self, error: Exception) -> ClusterError:
-        """The error of a request without an answer."""
+        """Make the error for a request without an answer."""
         if isinstance(error, ClusterError):
             return error
         timeouts = self._timeouts
@@ -367,7 +368,7 @@ class HttpClient:
                 )
 
     def _refusal(self, method: str, path: str, answer: Answer) -> ClusterError | NotFoundError:
-        """Return the error that an answer reports."""
+        """Make the error for an answer that reports one."""
         words = read_words(answer.content)
         reason = find_root_cause(words).rstrip(".") or f"HTTP {answer.status}"
         name = f"{self._what} at {self.endpoint}"
@@ -392,7 +393,7 @@ class HttpClient:
                 f"{name} refuses {method} {path} (HTTP {answer.status}): {reason}",
                 hint=_LEADERLESS if answer.status in _TRANSIENT else _FAILING if answer.status >= 500 else "",
                 transient=answer.status in _TRANSIENT,
-                # A gateway may have lost the answer.
+                # A gateway may have lost the answer of the cluster behind it.
                 in_doubt=answer.status in (502, 504) and method != "GET",
             )
         error.details["flink"] = redact("\n".join(list_causes(words)))
@@ -400,7 +401,7 @@ class HttpClient:
 
 
 def read_words(content: object) -> str:
-    """Flink's words in an answer that is an error (`ErrorResponseBody`), or those of Kubernetes."""
+    """Return the message of Flink in an answer that is an error (`ErrorResponseBody`), or that of Kubernetes."""
     if isinstance(content, dict):
         errors = content.get("errors")
         if isinstance(errors, list):
@@ -430,7 +431,7 @@ def _check_endpoint(endpoint: str) -> str:
 
 
 def _make_upload(name: str, path: Path) -> tuple[Iterator[bytes], dict[str, str]]:
-    """A form with one file, read while it is sent."""
+    """Make a form with one file, which is read while it is sent; also return its headers."""
     boundary = os.urandom(16).hex()
     head = (
         f'--{boundary}\r\nContent-Disposition: form-data; name="jarfile"; filename="{name}"\r\n'

@@ -51,7 +51,7 @@ PLURALS = {"FlinkDeployment": "flinkdeployments", "FlinkSessionJob": "flinksessi
 """Kinds of resources that are one job, with the names of their collections."""
 
 JOB_ID = "state-pipelines/job-id"
-"""Annotation with the id that the caller of the last start has chosen."""
+"""Annotation with the job id that the caller has chosen for the last start."""
 
 STOP_ID = "state-pipelines/stop-id"
 """Annotation with the trigger id of the last stop."""
@@ -72,10 +72,10 @@ class OperatorCluster:
 
     Args:
         api: `kubernetes.client.CustomObjectsApi`.
-        name: of the resource.
-        namespace: of the resource.
+        name: name of the resource.
+        namespace: namespace of the resource.
         kind: `FlinkDeployment` or `FlinkSessionJob`.
-        rest: Flink itself, for what only it knows; None where it is not reached.
+        rest: Flink's own REST endpoint, for what only Flink knows; None if it cannot be reached.
         seconds: time-outs of a request: to connect, and to read.
     """
 
@@ -97,11 +97,11 @@ class OperatorCluster:
 
     @property
     def endpoint(self) -> str:
-        """Kind, namespace and name of the resource."""
+        """Kind, namespace and name of the resource, for messages."""
         return f"{self._kind} {self._namespace}/{self._name}"
 
     def describe(self) -> ClusterOverview:
-        """The deployment, with its own part of the configuration."""
+        """Describe the deployment, with the configuration in its specification."""
         resource = self._read()
         spec, status = _take(resource, "spec"), _take(resource, "status")
         version = str(spec.get("flinkVersion", "")).removeprefix("v").replace("_", ".")
@@ -119,7 +119,7 @@ class OperatorCluster:
         )
 
     def list_jobs(self) -> tuple[JobOverview, ...]:
-        """The job of the resource; none before the operator has deployed it."""
+        """Return the job of the resource; empty before the operator has deployed it."""
         resource = self._read()
         job = self._describe_job(resource)
         return (job,) if job.id else ()
@@ -135,7 +135,7 @@ class OperatorCluster:
         )
 
     def read_job(self, job_id: str) -> JobDetails:
-        """The job; its tasks and settings where Flink itself is reached."""
+        """Return the job; its tasks and settings are known only if Flink's REST endpoint is reached."""
         resource = self._find(job_id)
         job = self._describe_job(resource)
         own = self._find_own_id(resource)
@@ -149,7 +149,7 @@ class OperatorCluster:
         return JobDetails(job, (), None, shown, None, {})
 
     def read_status(self, job_id: str) -> JobStatus:
-        """The status of the job; INITIALIZING until the operator has seen what was asked last."""
+        """Return the status of the job; INITIALIZING until the operator has seen the last request to start it."""
         return _find_status(self._find(job_id))
 
     def trigger_savepoint(self, job_id: str, request: SavepointRequest) -> str:
@@ -173,7 +173,7 @@ class OperatorCluster:
         return trigger
 
     def _require_options(self, resource: Mapping[str, Any], request: SavepointRequest) -> None:
-        """Refuse another directory or format than in the job's configuration, which the operator suspends it with."""
+        """Refuse a directory or format other than in the job's configuration, with which the operator suspends it."""
         options = _take(_take(resource, "spec"), "flinkConfiguration")
         directory = _find_savepoint_directory(options)
         if request.directory and request.directory.rstrip("/") != directory.rstrip("/"):
@@ -190,7 +190,7 @@ class OperatorCluster:
             )
 
     def poll_savepoint(self, job_id: str, trigger_id: str) -> SavepointProgress:
-        """Progress of a savepoint, also of one that the job was suspended with."""
+        """Return the progress of a savepoint, which may be the one that the job was suspended with."""
         resource = self._find(job_id)
         if _find_annotation(resource, STOP_ID) == trigger_id.lower():
             return _read_suspension(resource)
@@ -200,7 +200,7 @@ class OperatorCluster:
     def trigger_checkpoint(
         self, job_id: str, kind: CheckpointKind = CheckpointKind.CONFIGURED, trigger_id: str | None = None
     ) -> str:
-        """Create a `FlinkStateSnapshot` of a checkpoint; the operator knows the configured kind only."""
+        """Create a `FlinkStateSnapshot` for a checkpoint; the operator takes only those of the configured kind."""
         self._find(job_id)
         if kind is not CheckpointKind.CONFIGURED:
             raise UnsupportedError(f"the operator takes configured checkpoints only, not {kind}")
@@ -209,7 +209,7 @@ class OperatorCluster:
         return trigger
 
     def poll_checkpoint(self, job_id: str, trigger_id: str) -> CheckpointProgress:
-        """Progress of a checkpoint."""
+        """Return the progress of a checkpoint."""
         self._find(job_id)
         status, path, failure = self._poll_snapshot(trigger_id)
         found = _CHECKPOINT.search(path)
@@ -222,7 +222,7 @@ class OperatorCluster:
             "metadata": {"name": _name_snapshot(trigger), "namespace": self._namespace},
             "spec": {"jobReference": {"kind": self._kind, "name": self._name}, "backoffLimit": 0, **spec},
         }
-        # A snapshot of this name is that of an earlier request with the same trigger id.
+        # If the name exists (409), an earlier request with the same trigger id has created the snapshot.
         self._call(
             lambda seconds: self._api.create_namespaced_custom_object(
                 GROUP, VERSION, self._namespace, _SNAPSHOTS, body, _request_timeout=seconds
@@ -251,7 +251,7 @@ class OperatorCluster:
         self._patch({"spec": {"job": {"state": "suspended", "upgradeMode": "stateless"}}})
 
     def start(self, submission: Submission) -> str:
-        """Redeploy the job from a savepoint, or start it; return the id, which is an annotation of the resource."""
+        """Redeploy the job from a savepoint, or start it; return its id, which is an annotation of the resource."""
         job_id = (submission.job_id or uuid.uuid4().hex).lower()
         resource = self._read()
         if _find_annotation(resource, JOB_ID) == job_id:
@@ -287,7 +287,7 @@ class OperatorCluster:
         return job_id
 
     def read_exceptions(self, job_id: str) -> tuple[JobFailure, ...]:
-        """The error that the operator reports, and those of Flink where it is reached."""
+        """Return the error that the operator reports, and the failures that Flink reports if it is reached."""
         resource = self._find(job_id)
         failures: list[JobFailure] = []
         error = str(_take(resource, "status").get("error") or "")
@@ -301,19 +301,19 @@ class OperatorCluster:
         return tuple(failures)
 
     def read_checkpoints(self, job_id: str) -> CheckpointStatistics:
-        """Statistics of the checkpoints, of Flink itself."""
+        """Return statistics of the checkpoints from Flink's REST endpoint."""
         return self._ask_flink(job_id, lambda rest, own: rest.read_checkpoints(own))
 
     def read_checkpoint(self, job_id: str, checkpoint_id: int, *, subtasks: bool = False) -> Checkpoint:
-        """Return a checkpoint from Flink's own REST endpoint."""
+        """Return a checkpoint from Flink's REST endpoint."""
         return self._ask_flink(job_id, lambda rest, own: rest.read_checkpoint(own, checkpoint_id, subtasks=subtasks))
 
     def read_load(self, job_id: str) -> JobLoad:
-        """Restarts, backpressure and lag, of Flink itself."""
+        """Return restarts, backpressure and lag from Flink's REST endpoint."""
         return self._ask_flink(job_id, lambda rest, own: rest.read_load(own))
 
     def read_start(self, job_id: str) -> JobStart | None:
-        """Return None: pods start before the job does, and Flink does not know how long that takes."""
+        """Return None: pods start before the job, and Flink does not know how long they take."""
         del job_id
         return None
 
@@ -331,14 +331,14 @@ class OperatorCluster:
 
     @staticmethod
     def _find_own_id(resource: Mapping[str, Any]) -> str:
-        """The id that the operator has given the job."""
+        """Return the id that the operator has given the job."""
         return str(_take(_take(resource, "status"), "jobStatus").get("jobId") or "")
 
     def _find(self, job_id: str) -> dict[str, Any]:
-        """The resource, if the id is that of its job."""
+        """Read the resource; raise if its job has another id."""
         resource = self._read()
         chosen = _find_annotation(resource, JOB_ID)
-        # After a start, the resource describes another job than the one with the previous id.
+        # After another start, the resource describes the job of that start, and the previous job is not found any more.
         if job_id.lower() != (chosen or self._find_own_id(resource).lower()):
             raise NotFoundError(
                 f"{self.endpoint} has no job {job_id}", hint="Look whether somebody else has changed the resource"
@@ -354,7 +354,7 @@ class OperatorCluster:
         )
 
     def _patch(self, body: Mapping[str, object]) -> None:
-        # A merge patch of absolute values has one effect, however often it arrives.
+        # A merge patch with absolute values has the same effect if it arrives several times.
         self._call(
             lambda seconds: self._api.patch_namespaced_custom_object(
                 GROUP, VERSION, self._namespace, PLURALS[self._kind], self._name, body, _request_timeout=seconds
@@ -365,11 +365,11 @@ class OperatorCluster:
     def _call(
         self, call: Callable[[tuple[float, float]], Any], what: str, accepted: tuple[int, ...] = ()
     ) -> dict[str, Any]:
-        """The answer of the Kubernetes API.
+        """Call the Kubernetes API, and return its answer.
 
         Raises:
-            ClusterError: it cannot be reached or refuses.
-            NotFoundError: the resource is not there.
+            ClusterError: the API cannot be reached or refuses the call.
+            NotFoundError: there is no such resource.
         """
         from kubernetes.client.exceptions import ApiException
         from urllib3.exceptions import HTTPError
@@ -413,10 +413,10 @@ class OperatorCluster:
 
 
 def connect_api(kubeconfig: str | None = None, context: str | None = None) -> Any:
-    """The Kubernetes API of a kubeconfig, or of the pod that this runs in.
+    """Connect to the Kubernetes API of a kubeconfig, or of the pod in which this process runs.
 
     Raises:
-        UsageError: the extra is not installed, or there is neither.
+        UsageError: the Kubernetes client is not installed, or there is neither a kubeconfig nor a pod.
     """
     try:
         from kubernetes import client, config
@@ -453,13 +453,13 @@ def _find_annotation(resource: Mapping[str, Any], name: str) -> str:
 
 
 def _is_observed(resource: Mapping[str, Any]) -> bool:
-    """Whether the operator has seen the last change of the specification."""
+    """Return whether the operator has seen the last change of the specification."""
     generation = _take(resource, "metadata").get("generation")
     return generation is None or (_take(resource, "status").get("observedGeneration") or 0) >= generation
 
 
 def _is_deployed(resource: Mapping[str, Any]) -> bool:
-    """Whether the id in the status is that of the job as it is specified now, or was when it ended."""
+    """Return whether the job id in the status belongs to the job that is specified now, not to the one before."""
     return _find_status(resource) not in (JobStatus.INITIALIZING, JobStatus.CANCELLING)
 
 
@@ -468,7 +468,7 @@ def _find_status(resource: Mapping[str, Any]) -> JobStatus:
     wanted = str(_take(_take(resource, "spec"), "job").get("state") or "running")
     state = str(_take(status, "jobStatus").get("state") or "")
     if not _is_observed(resource):
-        # The status is still about the job before the change.
+        # The status still describes the job as it was before the change.
         return JobStatus.INITIALIZING if wanted == "running" else JobStatus.CANCELLING
     lifecycle = str(status.get("lifecycleState") or "")
     if lifecycle == "FAILED":
@@ -482,7 +482,7 @@ def _find_status(resource: Mapping[str, Any]) -> JobStatus:
 
 
 def _read_suspension(resource: Mapping[str, Any]) -> SavepointProgress:
-    """Progress of the savepoint that a job is suspended with."""
+    """Return the progress of the savepoint with which a job is suspended."""
     status = _take(resource, "status")
     job = _take(status, "jobStatus")
     error = str(status.get("error") or "")
@@ -502,7 +502,7 @@ def _read_suspension(resource: Mapping[str, Any]) -> SavepointProgress:
 
 
 def _read_error(error: str) -> tuple[str, str]:
-    """Class and stack of an error in a status (`FlinkResourceException` as JSON, or text)."""
+    """Return class and stack of an error in a status (`FlinkResourceException` as JSON, or text)."""
     try:
         content = json.loads(error)
     except ValueError:

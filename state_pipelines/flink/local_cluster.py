@@ -49,17 +49,17 @@ OPENED_PACKAGES = (
     "java.util.concurrent.locks",
     "sun.net.util",
 )
-"""Packages of the JDK into which Flink reaches."""
+"""Packages of the JDK that Flink accesses by reflection, and that have to be opened to it."""
 
 DIST = "flink-dist|log4j"
-"""Names of the jars that every job needs."""
+"""Regular expression of the beginnings of the names of the jars that every job needs."""
 
 JOB_MANAGER = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
 TASK_MANAGER = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
 
 START_SECONDS = 120
 SLOTS = 4
-# No script computes the memory of a task manager here, so that all its sizes are set.
+# Flink's scripts, which compute the memory of a TaskManager, are not used here, so all its sizes have to be set.
 _MEMORY = {
     "taskmanager.cpu.cores": 2,
     "taskmanager.memory.framework.heap.size": "64m",
@@ -91,13 +91,13 @@ _LOG_SIZE = 6000
 
 
 def find_tool(name: str) -> str | None:
-    """The program `java` or `javac`, of JAVA_HOME or on the PATH; None without one."""
+    """Return the path of `java` or `javac`, in JAVA_HOME or on the PATH; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     return (shutil.which(name, path=str(Path(home) / "bin")) if home else None) or shutil.which(name)
 
 
 def explain_missing_jdk() -> str:
-    """Why Java programs cannot be compiled here; empty when they can."""
+    """Return why Java programs cannot be compiled here; empty if they can."""
     for tool in ("javac", "java"):
         if find_tool(tool) is None:
             return f"needs a JDK {OLDEST_JAVA} or newer: there is no {tool} under JAVA_HOME or on the PATH"
@@ -122,11 +122,11 @@ def install_jars(version: str, cache: Path) -> tuple[Path, ...]:
     """Download the jars of a Flink (about 300 MB) unless the cache has them; parallel callers wait for the first.
 
     Args:
-        version: of Flink, such as `2.2.1`.
+        version: release of Flink, such as `2.2.1`.
         cache: directory of the jars of all versions.
 
     Raises:
-        UsageError: they cannot be downloaded.
+        UsageError: the jars cannot be downloaded.
     """
     lib = cache / version / "lib"
     with locked(cache, f"{version}.lock"):
@@ -158,7 +158,7 @@ def download_jars(version: str, scratch: Path, target: Path, names: str) -> None
         names: regular expression of their names.
 
     Raises:
-        UsageError: it cannot be downloaded.
+        UsageError: Flink cannot be downloaded.
     """
     requirement = f"apache-flink-libraries=={version}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), requirement]
@@ -199,7 +199,7 @@ def compile_sources(jars: Iterable[Path], sources: Iterable[Path], target: Path)
     """Compile Java files against jars into a directory.
 
     Raises:
-        UsageError: there is no compiler, or it refuses.
+        UsageError: there is no compiler, or it refuses the files.
     """
     command = [_require_tool("javac"), "-nowarn", "-proc:none", "-encoding", "UTF-8", "-d", str(target)]
     command += ["-cp", _join(jars), *map(str, sources)]
@@ -243,7 +243,7 @@ class LocalCluster:
     processes: tuple[subprocess.Popen[bytes], ...]
 
     def read_logs(self) -> str:
-        """The ends of the logs."""
+        """Return the ends of the log files."""
         logs = sorted((*self.directory.glob("*.out"), *self.directory.glob("*.log")))
         return "\n".join(f"== {each.name}\n{each.read_text(errors='replace')[-_LOG_SIZE:]}" for each in logs)
 
@@ -255,13 +255,13 @@ def run_cluster(
     """Run a session cluster during the block; its processes end with it.
 
     Args:
-        jars: of Flink.
+        jars: jars of Flink.
         directory: an empty directory for configuration, logs, checkpoints and savepoints.
-        settings: further options of Flink, before the defaults of this module.
-        options: of Java.
+        settings: further options of Flink, which override the defaults of this module.
+        options: options of Java.
 
     Raises:
-        ClusterError: it does not come up; with the ends of its logs.
+        ClusterError: the cluster does not come up; the error has the ends of its logs.
         UsageError: there is no Java.
     """
     rpc, rest = _find_ports(2)
@@ -283,7 +283,7 @@ def run_cluster(
         "execution.checkpointing.savepoint-dir": (directory / "savepoints").as_uri(),
         "classloader.check-leaked-classloader": False,
         "heartbeat.timeout": 180_000,
-        # Metrics and statistics of the REST endpoint nearly as they are at the request.
+        # Keep the metrics and statistics of the REST endpoint nearly up to date.
         "metrics.fetcher.update-interval": 100,
         "rest.cache.checkpoint-statistics.timeout": "1 ms",
         "restart-strategy.type": "fixed-delay",

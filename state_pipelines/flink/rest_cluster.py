@@ -65,10 +65,10 @@ def take(content: object, name: str, kind: type[_T]) -> _T: ...
 @overload
 def take(content: object, name: str, kind: type[_T], default: _T) -> _T: ...
 def take(content: object, name: str, kind: type[Any], default: Any = _REQUIRED) -> Any:
-    """A field of an answer.
+    """Return a field of an answer.
 
     Raises:
-        ClusterError: it is missing without a default, or has another type.
+        ClusterError: the field has another type, or is missing and has no default.
     """
     value = content.get(name) if isinstance(content, dict) else None
     if value is None and default is not _REQUIRED:
@@ -94,7 +94,7 @@ def _time(content: object, name: str) -> datetime | None:
 
 
 def read_status(text: str) -> JobStatus:
-    """The status of a job."""
+    """Convert the name of a job's status."""
     try:
         return JobStatus(text)
     except ValueError:
@@ -104,7 +104,7 @@ def read_status(text: str) -> JobStatus:
 
 
 def read_job(content: Mapping[str, Any]) -> JobOverview:
-    """A job from `JobDetails` or `JobDetailsInfo`."""
+    """Convert `JobDetails` or `JobDetailsInfo`."""
     tasks = content.get("tasks") or content.get("status-counts") or {}
     return JobOverview(
         id=take(content, "jid", str),
@@ -117,7 +117,7 @@ def read_job(content: Mapping[str, Any]) -> JobOverview:
 
 
 def read_vertex(content: Mapping[str, Any]) -> JobVertex:
-    """A task from `JobDetailsInfo`."""
+    """Convert a task of `JobDetailsInfo`."""
     maximum = take(content, "maxParallelism", int, -1)
     return JobVertex(
         id=take(content, "id", str),
@@ -129,7 +129,7 @@ def read_vertex(content: Mapping[str, Any]) -> JobVertex:
 
 
 def read_start(tasks: Sequence[Mapping[str, Any]]) -> JobStart | None:
-    """Durations of a start from `SubtasksTimesInfo` of each task; None before all subtasks run."""
+    """Compute the durations of a start from `SubtasksTimesInfo` of each task; None before all subtasks run."""
     scheduled, running, restores = list[int](), list[int](), list[int]()
     subtasks = [take(task, "subtasks", list) for task in tasks]
     for each in (each for task in subtasks for each in task):
@@ -147,7 +147,7 @@ def read_start(tasks: Sequence[Mapping[str, Any]]) -> JobStart | None:
 
 
 def read_configuration(content: object) -> dict[str, str]:
-    """Options by name, without the values of secrets."""
+    """Return options by name; the values of secrets are hidden."""
     options: dict[str, str] = {}
     for each in content if isinstance(content, list) else ():
         name, value = take(each, "key", str), str(each.get("value", ""))
@@ -156,12 +156,12 @@ def read_configuration(content: object) -> dict[str, str]:
 
 
 def read_checkpoint_settings(content: Mapping[str, Any]) -> CheckpointSettings:
-    """Settings from `CheckpointConfigInfo`."""
+    """Convert `CheckpointConfigInfo`."""
     interval = _number(content, "interval")
     kept = take(content, "externalization", dict, {})
     return CheckpointSettings(
         mode=take(content, "mode", str, "").lower(),
-        # Long.MAX_VALUE: no periodic checkpoints.
+        # An interval of Long.MAX_VALUE means that there are no periodic checkpoints.
         interval_ms=None if interval is None or interval >= (1 << 63) - 1 else interval,
         timeout_ms=_number(content, "timeout"),
         min_pause_ms=_number(content, "min_pause"),
@@ -175,12 +175,12 @@ def read_checkpoint_settings(content: Mapping[str, Any]) -> CheckpointSettings:
 
 
 def _read_operation(content: Mapping[str, Any]) -> tuple[TriggerStatus, dict[str, Any], str]:
-    """Status, result and failure of an asynchronous operation (`AsynchronousOperationResult`)."""
+    """Return status, result and failure of an asynchronous operation (`AsynchronousOperationResult`)."""
     status = take(take(content, "status", dict), "id", str)
     if status == "IN_PROGRESS":
         return TriggerStatus.IN_PROGRESS, {}, ""
     operation = take(content, "operation", dict)
-    # The names in `SavepointInfo` and in `CheckpointInfo`.
+    # `SavepointInfo` and `CheckpointInfo` have different names for this field.
     failure = operation.get("failure-cause", operation.get("failureCause"))
     if failure is not None:
         stack = take(failure, "stack-trace", str, "") or take(failure, "class", str, "")
@@ -189,21 +189,21 @@ def _read_operation(content: Mapping[str, Any]) -> tuple[TriggerStatus, dict[str
 
 
 def read_savepoint_progress(content: Mapping[str, Any]) -> SavepointProgress:
-    """Progress of a savepoint (`SavepointInfo`)."""
+    """Convert the progress of a savepoint (`SavepointInfo`)."""
     status, operation, failure = _read_operation(content)
     path = take(operation, "location", str) if status is TriggerStatus.COMPLETED else ""
     return SavepointProgress(status, path, failure)
 
 
 def read_checkpoint_progress(content: Mapping[str, Any]) -> CheckpointProgress:
-    """Progress of a checkpoint (`CheckpointInfo`)."""
+    """Convert the progress of a checkpoint (`CheckpointInfo`)."""
     status, operation, failure = _read_operation(content)
     number = take(operation, "checkpointId", int) if status is TriggerStatus.COMPLETED else None
     return CheckpointProgress(status, number, failure)
 
 
 def read_exceptions(content: Mapping[str, Any]) -> tuple[JobFailure, ...]:
-    """Failures of a job from `JobExceptionsInfoWithHistory`."""
+    """Convert the failures in `JobExceptionsInfoWithHistory`."""
     history = take(take(content, "exceptionHistory", dict, {}), "entries", list, [])
     failures = [
         JobFailure(
@@ -219,7 +219,7 @@ def read_exceptions(content: Mapping[str, Any]) -> tuple[JobFailure, ...]:
 
 
 def read_statistics(content: Mapping[str, Any]) -> CheckpointStatistics:
-    """Statistics from `CheckpointingStatistics`."""
+    """Convert `CheckpointingStatistics`."""
     counts = take(content, "counts", dict)
     latest = take(content, "latest", dict, {})
     restored, completed = take(latest, "restored", dict, {}), take(latest, "completed", dict, {})
@@ -239,7 +239,7 @@ def read_statistics(content: Mapping[str, Any]) -> CheckpointStatistics:
 
 
 def read_checkpoint(content: Mapping[str, Any], details: Mapping[str, tuple[CheckpointSubtask, ...]]) -> Checkpoint:
-    """A checkpoint from `CheckpointStatistics`, with the subtasks of each task where known."""
+    """Convert `CheckpointStatistics`; `details` has the subtasks of some tasks, by id of the vertex."""
     name = take(content, "status", str)
     if name not in CheckpointStatus.__members__:
         raise ClusterError(
@@ -284,7 +284,7 @@ def _path(text: str) -> str:
 
 
 def read_subtasks(content: Mapping[str, Any]) -> tuple[CheckpointSubtask, ...]:
-    """Subtasks from `TaskCheckpointStatisticsWithSubtaskDetails`."""
+    """Convert `TaskCheckpointStatisticsWithSubtaskDetails`."""
     subtasks = []
     for each in take(content, "subtasks", list, []):
         durations = take(each, "checkpoint", dict, {})
@@ -309,14 +309,15 @@ def read_subtasks(content: Mapping[str, Any]) -> tuple[CheckpointSubtask, ...]:
 
 
 _VERSIONS = ("V4", "V3", "V2", "V1")
-"""Versions of the endpoint (`SqlGatewayRestAPIVersion`), of which the newest common one is spoken."""
+"""Supported versions of the gateway's REST API (`SqlGatewayRestAPIVersion`); the newest that both know is used."""
 
 _JOB_ID = "$internal.pipeline.job-id"
 _DUPLICATE = ("DuplicateJobSubmissionException", "DuplicateApplicationSubmissionException")
-# Answer of a gateway that has restarted since (`SessionManagerImpl.getSession`).
+# Answer of a gateway that does not know the session, because it has restarted (`SessionManagerImpl.getSession`).
 _NO_SESSION = re.compile(r"Session '[^']*' does not exist")
 _SECONDS = 300.0
-"""Time in which a statement must be carried out: a planner that has just started takes long for its first one."""
+"""Seconds within which a statement must be carried out: a planner that has just started needs long for its first
+one."""
 
 
 class SqlGateway:
@@ -325,7 +326,7 @@ class SqlGateway:
     Args:
         client: requests to its endpoint.
         sleep: waits between two polls.
-        clock: seconds that only grow.
+        clock: monotonic clock, in seconds.
     """
 
     def __init__(
@@ -341,14 +342,14 @@ class SqlGateway:
 
     @property
     def endpoint(self) -> str:
-        """The address of the cluster, without secrets."""
+        """The address of the gateway, without secrets."""
         return self._client.endpoint
 
     def read_version(self) -> str:
-        """Return the release of Flink that it is of.
+        """Return the release of Flink to which the gateway belongs.
 
         Raises:
-            ClusterError: it cannot be reached.
+            ClusterError: the gateway cannot be reached.
         """
         return take(self._client.get("/info"), "version", str, "")
 
@@ -372,7 +373,7 @@ class SqlGateway:
                 *(each.text for each in script.definitions),
                 f"EXECUTE STATEMENT SET BEGIN\n{inserts};\nEND" if is_set else inserts,
             ]
-        # A session whose answer was lost is unknown here; it times out.
+        # If the answer is lost, the session that was opened is unknown here; it times out.
         opened = self._client.send("POST", f"/{version}/sessions", {"properties": options}, is_idempotent=True)
         session = f"/{version}/sessions/{quote(take(opened.content, 'sessionHandle', str))}"
         try:
@@ -408,7 +409,7 @@ class SqlGateway:
         """Carry out a statement; return the id of the job that it started, empty without one.
 
         Raises:
-            ClusterError: it failed, or takes too long.
+            ClusterError: the statement failed, or takes too long.
         """
         # A definition fails if it has been carried out before, so a statement whose answer was lost is not repeated.
         answer = self._client.send("POST", f"{session}/statements", {"statement": statement}, is_idempotent=False)
@@ -440,13 +441,14 @@ class SqlGateway:
 
 
 def _list_options(submission: Submission, job_id: str) -> Iterator[tuple[str, str]]:
-    """Yield the options of the session; the last ones override those of the submission."""
+    """Yield the options of the session; options at the end override those of the submission."""
     yield from submission.configuration.items()
     if submission.parallelism is not None:
         yield "parallelism.default", str(submission.parallelism)
     if submission.savepoint is not None:
         ignores = str(submission.allow_non_restored_state).lower()
-        # Also give the names of the options before Flink 1.20 and 2.0, since each release ignores unknown names.
+        # The names of these options before Flink 1.20 and 2.0 are set as well, because each release ignores unknown
+        # names.
         yield "execution.savepoint.path", submission.savepoint
         yield "execution.state-recovery.path", submission.savepoint
         yield "execution.savepoint.ignore-unclaimed-state", ignores
@@ -457,7 +459,7 @@ def _list_options(submission: Submission, job_id: str) -> Iterator[tuple[str, st
 
 
 def _find_job(content: dict[str, Any]) -> str:
-    """The id of a job in the rows of a result, as of a statement that has started one."""
+    """Return the id of a job from the rows of a result, if the statement has started a job; else an empty text."""
     results = take(content, "results", dict, {})
     names = [str(each.get("name", "")).lower() for each in take(results, "columns", list, [])]
     rows = take(results, "data", list, [])
@@ -475,18 +477,18 @@ def _quote(text: str | None) -> str:
 _ID = re.compile(r"[0-9a-fA-F]{32}")
 _NOT_OF_A_NAME = re.compile(r"[^A-Za-z0-9._-]")
 _MOST_EXCEPTIONS = 20
-# States of a job in which nothing of it is left to be cancelled.
+# HTTP status with which Flink refuses to cancel a job that has ended already.
 _CONFLICT = 409
 _RATIOS = ("busyTimeMsPerSecond", "backPressuredTimeMsPerSecond")
 _PENDING = ".pendingRecords"
 
 
 class RestCluster:
-    """A cluster with a REST endpoint.
+    """A cluster that is reached by its REST endpoint.
 
     Args:
         client: requests to the endpoint.
-        gateway: starts jobs of SQL there; None without one.
+        gateway: SQL Gateway that starts SQL jobs on the cluster; None without one.
     """
 
     def __init__(self, client: HttpClient, gateway: SqlGateway | None = None) -> None:
@@ -502,7 +504,7 @@ class RestCluster:
         return self._client.endpoint
 
     def describe(self) -> ClusterOverview:
-        """The cluster with its slots and configuration."""
+        """Describe the cluster with its slots and configuration."""
         overview = self._client.get("/overview")
         features = take(self._client.get("/config"), "features", dict, {})
         return ClusterOverview(
@@ -526,12 +528,12 @@ class RestCluster:
         return ""
 
     def list_jobs(self) -> tuple[JobOverview, ...]:
-        """The jobs that it knows, newest first."""
+        """Return the jobs that the cluster knows, newest first."""
         jobs = [read_job(each) for each in take(self._client.get("/jobs/overview"), "jobs", list)]
         return tuple(sorted(jobs, key=lambda each: each.started.timestamp() if each.started else 0, reverse=True))
 
     def read_job(self, job_id: str) -> JobDetails:
-        """A job with its tasks and settings."""
+        """Return a job with its tasks and settings."""
         path = _job_path(job_id)
         details = self._client.get(path)
         execution = take(self._client.get(f"{path}/config"), "execution-config", dict, {})
@@ -554,11 +556,11 @@ class RestCluster:
         return read_checkpoint_settings(answer.content) if answer.status < 300 else None
 
     def read_status(self, job_id: str) -> JobStatus:
-        """The status of a job."""
+        """Return the status of a job."""
         return read_status(take(self._client.get(f"{_job_path(job_id)}/status"), "status", str))
 
     def trigger_savepoint(self, job_id: str, request: SavepointRequest) -> str:
-        """Ask for a savepoint, and for the end of the job where the request says so; return the trigger id."""
+        """Ask for a savepoint, and for the end of the job if the request says so; return the trigger id."""
         trigger = _check_id(request.trigger_id, "trigger id") or uuid.uuid4().hex
         body: dict[str, object] = {"formatType": str(request.format), "triggerId": trigger}
         path = _job_path(job_id)
@@ -568,12 +570,12 @@ class RestCluster:
         else:
             path, body = f"{path}/savepoints", body | {"cancel-job": False}
             body |= {"target-directory": request.directory} if request.directory else {}
-        # Flink answers a second request with the same trigger id with the first one (`CompletedOperationCache`).
+        # Flink answers a second request with the same trigger id like the first one (`CompletedOperationCache`).
         answer = self._client.send("POST", path, body, is_idempotent=True)
         return take(answer.content, "request-id", str)
 
     def poll_savepoint(self, job_id: str, trigger_id: str) -> SavepointProgress:
-        """Progress of a savepoint."""
+        """Return the progress of a savepoint."""
         trigger = _check_id(trigger_id, "trigger id")
         return read_savepoint_progress(self._client.get(f"{_job_path(job_id)}/savepoints/{trigger}"))
 
@@ -587,17 +589,17 @@ class RestCluster:
         return take(answer.content, "request-id", str)
 
     def poll_checkpoint(self, job_id: str, trigger_id: str) -> CheckpointProgress:
-        """Progress of a checkpoint that was asked for."""
+        """Return the progress of a checkpoint that was asked for."""
         trigger = _check_id(trigger_id, "trigger id")
         return read_checkpoint_progress(self._client.get(f"{_job_path(job_id)}/checkpoints/{trigger}"))
 
     def cancel(self, job_id: str) -> None:
-        """Ask a job to end; nothing happens to a job that has ended."""
+        """Ask a job to end; a job that has ended stays as it is."""
         path = _job_path(job_id)
         answer = self._client.send(
             "PATCH", path, query={"mode": "cancel"}, is_idempotent=True, accepted=(404, _CONFLICT)
         )
-        # A job that has ended is a conflict, or is not found; `read_status` raises if it was never there.
+        # For a job that has ended, Flink answers 409 or 404; `read_status` raises if it never existed.
         if answer.status >= 300 and not self.read_status(job_id).is_terminal:
             raise ClusterError(
                 f"Flink at {self.endpoint} does not cancel job {job_id} (HTTP {answer.status})",
@@ -605,9 +607,9 @@ class RestCluster:
             )
 
     def start(self, submission: Submission) -> str:
-        """Upload the jar unless it is there, and run it, or start the SQL; return the id of the job.
+        """Start a job from a jar, which is uploaded unless Flink has it, or from SQL; return its id.
 
-        The submission has an id, so that a repetition starts no second job.
+        If the submission has a job id, a repetition starts no second job.
         """
         is_sql = submission.plan is not None or submission.script is not None
         if submission.jar is None and (self._gateway is None or not is_sql):
@@ -643,7 +645,7 @@ class RestCluster:
         return True
 
     def _upload(self, jar: Path) -> str:
-        """Upload a jar under a name with its digest; return the id that Flink gives it."""
+        """Upload a jar, unless Flink has it, under a name with its digest; return the id that Flink gives it."""
         try:
             with jar.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()[:16]
@@ -660,19 +662,19 @@ class RestCluster:
         for each in known:
             if each.get("name") == name and each.get("entry") is not None:
                 return take(each, "id", str)
-        # Repeating the upload only leaves a second file, so it is allowed.
+        # The upload may be repeated, because a repetition only leaves a second file.
         answer = self._client.send("POST", "/jars/upload", is_idempotent=True, upload=(name, jar))
         return take(answer.content, "filename", str).replace("\\", "/").rpartition("/")[2]
 
     def read_exceptions(self, job_id: str) -> tuple[JobFailure, ...]:
-        """The last failures of a job, newest first."""
+        """Return the last failures of a job, newest first."""
         return read_exceptions(self._client.get(f"{_job_path(job_id)}/exceptions", {"maxExceptions": _MOST_EXCEPTIONS}))
 
     def read_checkpoints(self, job_id: str) -> CheckpointStatistics:
-        """Statistics of the checkpoints of a job.
+        """Return statistics of the checkpoints of a job.
 
         Raises:
-            NotFoundError: the job takes none.
+            NotFoundError: the job takes no checkpoints.
         """
         return read_statistics(self._client.get(f"{_job_path(job_id)}/checkpoints"))
 
@@ -691,7 +693,7 @@ class RestCluster:
         return read_checkpoint(content, details)
 
     def read_load(self, job_id: str) -> JobLoad:
-        """Restarts, backpressure and lag of a running job."""
+        """Return restarts, backpressure and lag of a running job."""
         path = _job_path(job_id)
         numbers = _read_metrics(
             self._client.get(f"{path}/metrics", {"get": "numRestarts,fullRestarts,uptime"}), "value"
@@ -706,7 +708,7 @@ class RestCluster:
         )
 
     def read_start(self, job_id: str) -> JobStart | None:
-        """Durations of the last start of a running job; None before all its tasks run."""
+        """Return the durations of the last start of a running job; None before all its tasks run."""
         path = _job_path(job_id)
         vertices = _in_order(self._client.get(path))
         return read_start([self._client.get(f"{path}/vertices/{quote(each.id)}/subtasktimes") for each in vertices])
@@ -731,7 +733,7 @@ class RestCluster:
         )
 
     def read_parallelism(self, job_id: str) -> dict[str, tuple[int, int]]:
-        """Lowest and highest parallelism that the adaptive scheduler may give each task of a job."""
+        """Return the lowest and highest parallelism that the adaptive scheduler may give each task of a job."""
         content = self._client.get(f"{_job_path(job_id)}/resource-requirements")
         bounds: dict[str, tuple[int, int]] = {}
         for vertex, each in content.items():
@@ -740,7 +742,7 @@ class RestCluster:
         return bounds
 
     def change_parallelism(self, job_id: str, bounds: Mapping[str, tuple[int, int]]) -> None:
-        """Change the parallelism that the adaptive scheduler may give tasks; the job goes on with its state."""
+        """Change the parallelism that the adaptive scheduler may give tasks; the job continues with its state."""
         body = {
             vertex: {"parallelism": {"lowerBound": lowest, "upperBound": highest}}
             for vertex, (lowest, highest) in bounds.items()
@@ -779,7 +781,7 @@ def _make_submission(submission: Submission, job_id: str) -> dict[str, object]:
 
 
 def _explain_submission(error: ClusterError, submission: Submission) -> ClusterError:
-    """The error of a submission, with what to do about usual causes."""
+    """Make the error for a failed submission, with advice on usual causes."""
     words = error.details.get("flink", "")
     hint = error.hint
     if "Cannot find checkpoint or savepoint" in words or "Could not find checkpoint or savepoint" in words:

@@ -57,13 +57,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 SLOWEST = 5
-"""Subtasks that are listed as the slowest ones."""
+"""Number of subtasks that are listed as the slowest ones."""
 
 _FAILED_IN_A_ROW = 2
 _BUSY = 0.9
-# State that does not fit the program (`StateMigrationException`, `Checkpoints.loadAndValidateCheckpoint`).
+# Messages of errors of state that does not fit the program (`StateMigrationException`,
+# `Checkpoints.loadAndValidateCheckpoint`).
 _MISFITS = ("StateMigrationException", "serializer must", "There is no operator for the state")
-# Handles that cannot be read, or hold other bytes (`StreamTaskStateInitializerImpl`, `BackendRestorerProcedure`).
+# Messages of errors if handles cannot be read, or files have other bytes (`StreamTaskStateInitializerImpl`,
+# `BackendRestorerProcedure`).
 _RESTORES = ("Could not restore keyed state backend", "Could not restore operator state backend")
 
 
@@ -72,10 +74,10 @@ class JobFinding:
     """Something that is wrong with a job.
 
     Attributes:
-        level: how severe it is.
+        level: its severity.
         what: what is wrong.
         remedy: what to do.
-        command: the command that mends it, where there is one.
+        command: the command that repairs it; empty if there is none.
     """
 
     level: Level
@@ -89,7 +91,7 @@ class CheckpointDurations:
     """Durations and sizes of the completed checkpoints of the history; savepoints do not count.
 
     Attributes:
-        number: of checkpoints.
+        number: number of checkpoints.
         last_ms: duration of the last one.
         median_ms: the median.
         longest_ms: the longest.
@@ -109,13 +111,13 @@ class CheckpointDurations:
 
 @dataclass(frozen=True)
 class SlowSubtask:
-    """A subtask of the newest checkpoint that has subtasks.
+    """A subtask in the newest checkpoint for which Flink has the subtasks.
 
     Attributes:
         task: name of its task.
-        index: of the subtask.
+        index: index of the subtask.
         is_completed: whether it acknowledged.
-        duration_ms: from the trigger to the acknowledgement; None where it has not acknowledged.
+        duration_ms: from the trigger to the acknowledgement; None if it has not acknowledged.
         sync_ms: synchronous duration.
         async_ms: asynchronous duration.
         alignment_ms: duration of the alignment of barriers.
@@ -136,11 +138,11 @@ class SlowSubtask:
 
 @dataclass(frozen=True)
 class FailureCount:
-    """Failures of a job with one root cause.
+    """Failures of a job that have the same root cause.
 
     Attributes:
         cause: the root cause.
-        number: of the last failures that have it.
+        number: how many of the failures that Flink lists have it.
         last: time of the last one.
         task: the task that failed last with it; empty where the job failed as a whole.
         misfits: whether the state does not fit the program.
@@ -160,27 +162,27 @@ class JobReport:
     """A job at one moment.
 
     Attributes:
-        endpoint: of the cluster.
-        measured: the moment.
+        endpoint: address of the cluster.
+        measured: the time of the report.
         job: the job.
         vertices: its tasks.
         load: its restarts, backpressure and lag; None where the cluster does not say.
-        settings: of its checkpoints; None where it takes none, or the cluster does not say.
-        counts: checkpoints by status; empty where it takes none.
-        restored_path: snapshot that it was restored from last; empty where it was not.
+        settings: settings of its checkpoints; None if it takes none, or they are not known.
+        counts: number of checkpoints by status; empty if they are not known.
+        restored_path: snapshot that it was last restored from; empty if it was not restored.
         newest: the newest completed checkpoint or savepoint; None without one.
-        durations: of its checkpoints.
+        durations: durations of its checkpoints.
         failed: failed checkpoints of the history, newest first.
         failures: its last failures by root cause, newest first.
         slowest: subtasks of the newest checkpoint, slowest first.
-        growth: of the state of its tasks since the oldest checkpoint of the history.
-        operators: growth of the state of its operators, largest first, between two checkpoints that are still there;
-            empty unless asked for.
+        growth: growth of the state of each task since the oldest checkpoint of the history.
+        operators: growth of the state of each operator, largest first, between the oldest and the newest checkpoint
+            that still exist; empty unless asked for.
         total: growth of all state together; None without two checkpoints.
         history: checkpoints and savepoints that Flink still has, newest first.
         checks: limits of the job, and whether it keeps them.
         findings: what is wrong, most severe first.
-        notes: what could not be found out.
+        notes: what could not be found out, and why.
     """
 
     endpoint: str
@@ -206,7 +208,7 @@ class JobReport:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing is found that is an error."""
+        """Whether no finding is an error."""
         return not any(each.level is Level.ERROR for each in self.findings)
 
     @property
@@ -271,7 +273,7 @@ def _list_mappings(described: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _find_revisions(job: str | FlinkCluster, described: Mapping[str, Any]) -> str:
-    """The directory of revisions of a job as a command names it; empty without one."""
+    """Return the directory of revisions of a job, as a command has to name it; empty without one."""
     revisions = described.get("migrations")
     if not isinstance(job, str) or not isinstance(revisions, str) or not revisions:
         return ""
@@ -314,7 +316,7 @@ class _Watcher:
         self.notes: list[str] = []
 
     def attempt(self, what: str, call: Callable[[], _T]) -> _T | None:
-        """The answer to a question; None, with a note, where there is none."""
+        """Return the answer of a call; if it fails, note why, and return None."""
         try:
             return call()
         except UnsupportedError as error:
@@ -322,7 +324,7 @@ class _Watcher:
         except NotFoundError:
             self.notes.append(f"{what}: the cluster has none")
         except ClusterError as error:
-            # The job was found: what fails now does not hide what is known.
+            # The job itself was found, so a later failure must not hide what is known of it.
             self.notes.append(f"{what}: {error.what}")
         return None
 
@@ -400,7 +402,7 @@ class _Watcher:
             try:
                 details = self.cluster.read_checkpoint(self.job.id, each.id, subtasks=True)
             except NotFoundError:
-                # The checkpoint has left Flink's history meanwhile.
+                # Flink has removed the checkpoint from its history meanwhile.
                 continue
             found = [
                 SlowSubtask(
@@ -424,7 +426,7 @@ class _Watcher:
         return ()
 
     def _measure_growth(self, done: Sequence[Checkpoint], names: dict[str, str]) -> tuple[StateGrowth, ...]:
-        """Growth of each task from the oldest to the newest checkpoint of the history, without other formats."""
+        """Measure the growth of each task from the oldest to the newest snapshot of the same kind in the history."""
         alike = select_alike(done)
         if len(alike) < 2:
             return ()
@@ -433,7 +435,7 @@ class _Watcher:
             try:
                 before = self._read_sizes(each)
             except NotFoundError:
-                # The checkpoint has left Flink's history meanwhile.
+                # Flink has removed the checkpoint from its history meanwhile.
                 continue
             hours = (alike[0].triggered - each.triggered) / timedelta(hours=1)
             return tuple(
@@ -480,7 +482,7 @@ class _Watcher:
             why = f": {failures[0].cause}" if failures else ""
             found.append(JobFinding(Level.ERROR, f"the job is {state}, not running{why}"))
         for each in failures:
-            # A later checkpoint shows that the job has come up since.
+            # A later checkpoint shows that the job has recovered since.
             is_over = newest is not None and newest.triggered > each.last and state is JobStatus.RUNNING
             if (each.misfits or each.cannot_restore) and not is_over:
                 found.append(self._explain_state_error(each, _find_restored(statistics)))
@@ -493,7 +495,7 @@ class _Watcher:
         return found
 
     def _explain_state_error(self, failure: FailureCount, snapshot: str) -> JobFinding:
-        """Describe a restart loop that an error of the state causes, with the command that mends it.
+        """Describe a restart loop that an error of the state causes, with the command to run.
 
         The command is for this machine: it has the path of the snapshot from here, and `--map`, because `_metadata` has
         the paths of the cluster.
@@ -536,7 +538,7 @@ class _Watcher:
         failed: Sequence[FailedCheckpoint],
         durations: CheckpointDurations,
     ) -> list[HealthCheck]:
-        """The checks of a job that takes periodic checkpoints."""
+        """Make the checks of checkpoints; none for a job without periodic checkpoints."""
         if settings is None or settings.interval_ms is None:
             return []
         newest = _find_newest(statistics)
@@ -604,7 +606,7 @@ class _Watcher:
 
 
 def _find_newest(statistics: CheckpointStatistics | None) -> Checkpoint | None:
-    """The newest completed checkpoint or savepoint, also one that has left the history."""
+    """Return the newest completed checkpoint or savepoint; it may have left the history."""
     if statistics is None:
         return None
     found = [each for each in statistics.history if each.status is CheckpointStatus.COMPLETED]
@@ -613,7 +615,7 @@ def _find_newest(statistics: CheckpointStatistics | None) -> Checkpoint | None:
 
 
 def _list_savepoints(statistics: CheckpointStatistics | None) -> list[Checkpoint]:
-    """The completed savepoints that Flink knows of, also one that has left the history."""
+    """Return the completed savepoints that Flink knows; the latest one may have left the history."""
     if statistics is None:
         return []
     found = [each for each in statistics.history if each.is_savepoint and each.status is CheckpointStatus.COMPLETED]
@@ -621,7 +623,7 @@ def _list_savepoints(statistics: CheckpointStatistics | None) -> list[Checkpoint
 
 
 def _find_restored(statistics: CheckpointStatistics | None) -> str:
-    """The snapshot that a job which restarts starts from: its newest checkpoint, or the one it was started with."""
+    """Return the snapshot from which the job restarts: its newest checkpoint, or the one it was started with."""
     if statistics is None:
         return ""
     newest = _find_newest(statistics)
@@ -678,15 +680,15 @@ def _measure_durations(done: Sequence[Checkpoint]) -> CheckpointDurations:
 
 
 def compare_operators(older: Snapshot, newer: Snapshot, hours: float) -> tuple[StateGrowth, ...]:
-    """Growth of the state of each operator between two snapshots, from their handles.
+    """Measure the growth of the state of each operator between two snapshots, by the sizes in their handles.
 
     Args:
         older: a checkpoint or savepoint.
         newer: a later one of the same job.
-        hours: between both.
+        hours: hours between the two snapshots.
 
     Raises:
-        StateError: one of them cannot be read.
+        StateError: one of the snapshots cannot be read.
     """
     sizes: list[dict[str, int]] = []
     names: dict[str, str] = {}
@@ -714,14 +716,14 @@ _DONE, _FAILED, _STATE, _LIMIT = "#3b6ea5", "#c0392b", "#d9822b", "#444444"
 
 
 def draw_health(report: JobReport) -> bytes:
-    """Draw the checkpoints that Flink still has as a PNG; empty without two that are decided."""
+    """Draw the checkpoints that Flink still has as a PNG; return nothing unless two of them are completed or failed."""
     decided = [each for each in report.history if each.status is not CheckpointStatus.IN_PROGRESS]
     if len(decided) < 2:
         return b""
     from matplotlib import rc_context  # imported on use: it takes half a second
     from matplotlib.figure import Figure
 
-    # Names of jobs are no formulas.
+    # Names of jobs must not be parsed as formulas.
     with rc_context({"text.parse_math": False, "font.size": 9}):
         figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
         figure.suptitle(f"Checkpoints of {report.job.name}", fontsize=11)

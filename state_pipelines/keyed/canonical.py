@@ -58,16 +58,16 @@ if TYPE_CHECKING:
 
 _SEEDS = (np.uint64(0x243F6A8885A308D3), np.uint64(0x13198A2E03707344))
 _FULLNESS = 2
-"""Slots per key, at least."""
+"""Minimum number of slots of the hash table per key."""
 
 
 class KeySet:
-    """Set of keys, stored as 128-bit hashes, that finds repeated keys of one state and key group at a time.
+    """Set of 128-bit hashes of keys, to find keys that occur twice in one state and key group.
 
     Two different keys have the same hash with a probability of about n * n / 2**129 for n keys.
 
     Args:
-        most: keys that it has to hold at once.
+        most: largest number of keys of one state and key group.
     """
 
     def __init__(self, most: int) -> None:
@@ -81,10 +81,11 @@ class KeySet:
         Args:
             addresses: i64[r], of the runs.
             sizes: i64[r], bytes of the runs.
-            begins: bool[r], the run is of another state or key group than the run before; the set is emptied first.
+            begins: bool[r], the run is of another state or key group than the run before, so the set is emptied before
+                it.
 
         Returns:
-            (index of the run, address of its record); None where all keys differ.
+            (index of the run, address of the record) of that key; None if all keys differ.
         """
         run, record = _find_repeated(addresses, sizes, begins, self._slots, *_SEEDS)
         return None if run < 0 else (int(run), int(record))
@@ -131,13 +132,14 @@ RUN = np.dtype(
         ("content", "<u8"),
     ]
 )
-"""A run: where it begins in its block, its bytes, its last record's first key byte in it, and its `RecordDigest`."""
+"""Run of records of one state in one key group: its offset and size in its block, the offset of the first key byte of
+its last record from the start of the run, and its `RecordDigest`."""
 
 _TOTALS = ("records", "bytes", "digest", "content")
 """Columns of `RUN` that make a `RecordDigest`."""
 
 _SPARSE = 4
-"""Records are copied out of their windows when these hold so many times more than the wanted records."""
+"""Records are copied if the windows that they are in hold more than this many times their bytes."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +158,10 @@ class Block:
 
 @dataclass
 class RecordBuffer:
-    """Collects records of all states and sorts them into a block.
+    """Buffer of records of all states, which are sorted into a block.
 
     Attributes:
-        prefix: bytes of the key-group prefix that the block gets.
+        prefix: bytes of the key-group prefix that keys get in the block.
         maps: ids of the states that are maps.
         limit: bytes of records at which the buffer counts as full.
     """
@@ -183,11 +185,11 @@ class RecordBuffer:
 
     @property
     def held(self) -> int:
-        """Bytes in memory: the windows that hold the records."""
+        """Bytes in memory: the windows in which the records are."""
         return sum(self._held.values())
 
     def add(self, state: int, records: KeyedRecords) -> None:
-        """Add records of a state; they are written with the key groups that they have here."""
+        """Add records of a state; they are written into the key groups of `records.key_groups`."""
         if not len(records):
             return
         self._batches.append((state, records))
@@ -257,7 +259,7 @@ class FramedRuns:
         key_groups: i32[r].
         states: i32[r].
         sources: i32[r], index of the merged snapshot of each run.
-        addresses: i64[r].
+        addresses: i64[r], addresses of the framed records.
         sizes: i64[r], bytes.
         lasts: i64[r], offset of the last record's first key byte in the run.
         records: i64[r], how many.
@@ -302,10 +304,10 @@ def concat_runs(framed: Sequence[FramedRuns]) -> FramedRuns:
 
 
 def gather_runs(blocks: Sequence[tuple[int, Block]]) -> FramedRuns:
-    """The runs of some blocks, ascending by key group, state and source.
+    """Return the runs of blocks, ascending by key group, state and number of the snapshot.
 
     Args:
-        blocks: (source, block), at least one; offsets of runs count from the start of the block's data.
+        blocks: (number of the snapshot, block), at least one.
     """
     runs = concat_runs([_frame(source, block) for source, block in blocks])
     return runs.select(np.lexsort((runs.sources, runs.states, runs.key_groups)))
@@ -326,10 +328,10 @@ def _frame(source: int, block: Block) -> FramedRuns:
 
 
 def join_runs(runs: FramedRuns) -> tuple[npt.NDArray[np.int32], Positions, npt.NDArray[np.uint8]]:
-    """Sections of canonical files from sorted runs.
+    """Make sections of canonical files from sorted runs.
 
     Returns:
-        (i32[s] key groups, i64[s] where the section of each ends, u8 the sections).
+        (i32[s] key groups, i64[s] end of each section, u8 bytes of the sections).
     """
     data = np.empty(int(runs.sizes.sum()) + 4 * len(runs.sizes), np.uint8)
     key_groups, ends = np.empty(len(runs.sizes), np.int32), np.empty(len(runs.sizes), np.int64)
@@ -361,7 +363,7 @@ def merge_runs(runs: Index) -> tuple[Positions, Index]:
     merged["offset"], merged["size"] = starts[firsts], ends[finals] - starts[firsts]
     merged["last"] = starts[finals] + ordered["last"][finals] - starts[firsts]
     for name in _TOTALS:
-        # Numbers of 64 bits without a sign: sums of hashes stay modulo 2**64.
+        # These numbers are unsigned 64-bit integers, so sums of hashes are modulo 2**64.
         merged[name] = np.add.reduceat(ordered[name], firsts)
     return order, merged
 
@@ -378,7 +380,7 @@ def join_blocks(blocks: Sequence[Block]) -> Block:
 
 
 def sum_states(runs: Index) -> dict[int, RecordDigest]:
-    """Digests of states over runs, by id."""
+    """Return the digest of each state in runs, by state id."""
     totals = {}
     for state in np.unique(runs["state"]).tolist():
         found = runs[runs["state"] == state]
@@ -387,11 +389,11 @@ def sum_states(runs: Index) -> dict[int, RecordDigest]:
 
 
 def sum_runs(run_indexes: Iterable[Index], names: Mapping[int, str]) -> dict[str, RecordDigest]:
-    """Digests of states over runs, by name.
+    """Return the digest of each state in runs, by name of the state.
 
     Args:
         run_indexes: `RUN`[r] each.
-        names: by state id.
+        names: names of states by state id.
     """
     totals = dict.fromkeys(names.values(), RecordDigest())
     for runs in run_indexes:
@@ -401,7 +403,7 @@ def sum_runs(run_indexes: Iterable[Index], names: Mapping[int, str]) -> dict[str
 
 
 def join_sides(key_groups: npt.NDArray[np.int32], keys: Encoded, values: Encoded) -> KeyedRecords:
-    """Records from separate keys and values.
+    """Make records from keys and values that are in different buffers.
 
     Args:
         key_groups: i32[n].
@@ -413,20 +415,20 @@ def join_sides(key_groups: npt.NDArray[np.int32], keys: Encoded, values: Encoded
 
 
 def replace_values(records: KeyedRecords, values: Encoded) -> KeyedRecords:
-    """Records with the same keys and new values, one value per record."""
+    """Make records with the same keys and new values, one value per record."""
     base = records.data.ctypes.data
     return _join_spans(records.key_groups, base + records.key_starts, base + records.key_ends, *_locate(values))
 
 
 def copy_records(records: KeyedRecords) -> KeyedRecords:
-    """Copy records into a buffer of their own; their offsets in the file are lost."""
+    """Copy records into a buffer of their own; their offsets in the file are no longer known."""
     base = records.data.ctypes.data
     spans = (records.key_starts, records.key_ends, records.value_starts, records.value_ends)
     return replace(_join_spans(records.key_groups, *(base + each for each in spans)), file=records.file)
 
 
 def _locate(values: Encoded) -> tuple[Positions, Positions]:
-    """First and last address of each value."""
+    """Return the first and the end address of each value."""
     base = values.data.ctypes.data
     return base + values.starts, base + values.stops
 
@@ -445,7 +447,7 @@ def _join_spans(
 
 
 def size_of_records(records: KeyedRecords) -> int:
-    """Bytes of keys and values."""
+    """Return the bytes of the keys and values of records."""
     keys = int(records.key_ends.sum()) - int(records.key_starts.sum())
     return keys + int(records.value_ends.sum()) - int(records.value_starts.sum())
 
@@ -460,11 +462,12 @@ def _require_inside(records: KeyedRecords, key_groups: KeyGroupRange) -> None:
 
 
 def frame_section(runs: Iterable[tuple[int, bytes | memoryview, int]]) -> Iterator[bytes | memoryview]:
-    """Yield the section of one key group from framed records, a block at a time; `join_sections` does it at once.
+    """Yield the section of one key group from framed records, a block at a time (`join_sections` makes it as a whole).
 
     Args:
-        runs: (state id, framed records, offset in these of the first key byte of the state's last record, which gets
-            the flag; an offset outside of them if that record is in another block). Blocks of a state are adjacent.
+        runs: (state id, framed records, offset in these bytes of the first key byte of the state's last record). That
+            byte gets the flag; the offset is outside the bytes if the record is in another block. Blocks of a state are
+            adjacent.
     """
     current: int | None = None
     for state, records, last in runs:
@@ -482,11 +485,11 @@ def frame_section(runs: Iterable[tuple[int, bytes | memoryview, int]]) -> Iterat
 
 @dataclass
 class CanonicalWriter:
-    """Writes one canonical stream, key group after key group; the mirror of `open_canonical` and `CanonicalFile.scan`.
+    """Writer of a canonical stream, key group after key group; the mirror of `open_canonical` and `CanonicalFile.scan`.
 
     Attributes:
         output: where the bytes go.
-        header: written at once.
+        header: the header; it is written when the object is made.
         key_groups: range of the handle.
         prefix: bytes of the key-group prefix.
     """
@@ -513,11 +516,11 @@ class CanonicalWriter:
         return tuple(self._offsets[key_group] for key_group in self.key_groups)
 
     def write_section(self, key_group: int, chunks: Iterable[bytes | memoryview]) -> None:
-        """Write the section of a key group that is too large to be held.
+        """Write the section of a key group that is too large for memory.
 
         Args:
             key_group: inside the range, and not written before.
-            chunks: the section one chunk after the other, as `write_sections` takes it.
+            chunks: the bytes of the section, from the first state id to the end mark, uncompressed.
         """
         self._offsets[key_group] = self._position
         if self.header.compressed:
@@ -528,7 +531,7 @@ class CanonicalWriter:
     def write_sections(
         self, key_groups: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], data: npt.NDArray[np.uint8]
     ) -> None:
-        """Write sections that are whole already, from the first state id to the end mark.
+        """Write sections that are in memory as a whole, from the first state id to the end mark.
 
         Args:
             key_groups: i32[s], inside the range, and not written before.
@@ -553,14 +556,14 @@ class CanonicalWriter:
 
 
 _LARGE = 4
-"""A key group of more windows of file than this is read in several windows, any other one as a whole."""
+"""Multiple of a window: a key group with more bytes of file is read in several windows, any other as a whole."""
 
 _ROWS = 1 << 16
-"""Records per batch: their arrays take several times their bytes."""
+"""Maximum number of records per batch; the arrays of a batch take several times the memory of small records."""
 
 
 class CanonicalFile(SectionFile):
-    """A canonical stream and its handle."""
+    """A canonical stream with the key groups and offsets of its handle."""
 
     format: ClassVar[FileFormat] = FileFormat.CANONICAL
     needs_layouts: ClassVar[bool] = False
@@ -573,12 +576,12 @@ class CanonicalFile(SectionFile):
         *,
         window: int | None = None,
     ) -> Iterator[tuple[int, KeyedRecords]]:
-        """The records of some states in the order of the file (see `KeyedFile.scan`).
+        """Yield the records of some states in the order of the file (see `KeyedFile.scan`).
 
         Args:
             state_ids: see `KeyedFile.scan`.
-            key_groups: only these.
-            window: bytes of file that are held at a time; None: `WINDOW`.
+            key_groups: read only these key groups.
+            window: bytes of file that are read at a time; by default `WINDOW`.
         """
         window = window or WINDOW
         prefix = self.context.prefix
@@ -598,13 +601,13 @@ class CanonicalFile(SectionFile):
                 yield from _scan_large(self, group[0], wanted, prefix, window)
             else:
                 held = _make_window(self, group, raw)
-                # The next window takes the memory of this one.
+                # Free the bytes of this window before the next one is read.
                 raw = None
                 yield from _scan_window(self, held, wanted, prefix, _begin())
                 del held
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other; the states of a section come in their order."""
+        """Yield all records, one key group after the other; the states of a key group come as in its section."""
         everything = range(len(self.header.states))
         for sections in group_sections(self.sort_sections(key_groups), WINDOW):
             require_memory(sections[0].size, sections[0].key_group, self.name)
@@ -621,7 +624,7 @@ class CanonicalFile(SectionFile):
 
 @dataclass(frozen=True)
 class _Window:
-    """Bytes of some sections.
+    """Bytes of one or more sections.
 
     Attributes:
         data: u8.
@@ -629,7 +632,7 @@ class _Window:
         key_groups: i32[s].
         starts: i64[s] first byte of each section in `data`.
         ends: i64[s].
-        complete: the sections are in `data` up to their ends; otherwise more bytes follow.
+        complete: `data` has the sections up to their ends; otherwise the file has more bytes of them.
         exact: no bytes may follow the end mark of a section.
     """
 
@@ -657,9 +660,9 @@ def open_canonical(
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group; `NO_SECTION` where there are no records.
-        context: of the operator.
+        context: properties of the operator.
         narrowed: the stream may hold other key groups too (see `open_sections`).
-        reading: what helps to read the header.
+        reading: declarations and names with which the header is read.
 
     Raises:
         FormatError: an offset is outside the stream, or the header is malformed.
@@ -684,7 +687,7 @@ def _make_window(file: CanonicalFile, group: tuple[Section, ...], raw: bytes) ->
 def _scan_large(
     file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int, window: int
 ) -> Iterator[tuple[int, KeyedRecords]]:
-    """Scan a section, or a span of one, in several windows; each begins with the first record not yet scanned."""
+    """Scan a section, or a span of one, in several windows, each from the first record that is not scanned yet on."""
     reader = SectionReader(file.stream, section, compressed=file.header.compressed, block=window)
     span, exact = section.span, not section.is_open
     cursor = _begin() if span is None else np.array([0, 0, span.state_id, 0], np.int64)
@@ -712,7 +715,7 @@ def _scan_large(
                 hint = "The file was changed while it was read"
                 raise FormatError(what, where=Where(file=file.name, offset=offset + used), hint=hint)
             return
-        # No progress: the record is larger than the window.
+        # No record fits: the record is larger than the window.
         size = window if used else size * 2
         cursor[1] = min(0, int(cursor[1]))
 
@@ -761,7 +764,7 @@ def _find_runs(file: CanonicalFile, section: Section, prefix: int, step: int) ->
 
 
 def _begin() -> npt.NDArray[np.int64]:
-    """The cursor of `scan_records` in front of the first section."""
+    """Return the cursor of `scan_records` at the start of the first section."""
     return np.array([0, -1, 0, 0], np.int64)
 
 
@@ -810,7 +813,7 @@ def _scan_window(
 
 
 def _group_states(rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-    """Split the rows of `scan_records` by state, in the order in which the states come first."""
+    """Split the rows of `scan_records` by state; states come in the order of their first row."""
     states = rows[0]
     if not len(states):
         return

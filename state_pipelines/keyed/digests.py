@@ -45,10 +45,10 @@ class RecordDigest:
     """Number, size and digest of the records of a state.
 
     Attributes:
-        records: how many (of a map: its entries).
+        records: number of records (for a map state: of map entries).
         bytes: of keys and values.
         digest: sum of a 64-bit hash of every record with its key group, modulo 2**64.
-        content: the same without the key groups: it stays when records move to others.
+        content: the same sum without the key groups; it does not change when records move to other key groups.
     """
 
     records: int = 0
@@ -74,12 +74,12 @@ class RecordDigest:
 
     @property
     def without_key_groups(self) -> RecordDigest:
-        """The part of the digest that stays when records move to other key groups."""
+        """The digest without `digest`, so that it does not change when records move to other key groups."""
         return replace(self, digest=0)
 
 
 def sum_digests(digests: Iterable[Mapping[str, RecordDigest]]) -> dict[str, RecordDigest]:
-    """The digests of states, by name, of several files together."""
+    """Add up the digests of states, by name, of several files."""
     totals: dict[str, RecordDigest] = {}
     for each in digests:
         for name, digest in each.items():
@@ -133,7 +133,7 @@ def hash_keys(key_groups, base, key_starts, key_ends):  # type: ignore[no-untype
 
 @njit(cache=True, inline="always")
 def hash_number(seed, number):  # type: ignore[no-untyped-def]
-    """64-bit hash of a number of as many bits, started by `seed`."""
+    """Return a 64-bit hash of a 64-bit number, started by `seed`."""
     state = (seed ^ number) * _MULTIPLIER
     state = (state ^ state >> _SHIFT) * _MIXER
     return state ^ state >> _SHIFT
@@ -148,14 +148,14 @@ def hash_record(base, key_start, key_end, value_start, value_end):  # type: igno
 
 @njit(cache=True, inline="always")
 def add_key_group(content, key_group):  # type: ignore[no-untyped-def]
-    """Return the hash of a record with its key group; `content` is the hash of the record alone."""
+    """Return the hash of a record with its key group from its hash without it (`content`)."""
     state = (content ^ np.uint64(key_group + 1) * _MULTIPLIER) * _MIXER
     return state ^ state >> _SHIFT
 
 
 @njit(cache=True, nogil=True)
 def digest_records(key_groups, base, key_starts, key_ends, value_starts, value_ends):  # type: ignore[no-untyped-def]
-    """Count, bytes, digest and content of records.
+    """Return the fields of a `RecordDigest` of records: count, bytes, digest and content.
 
     Args:
         key_groups: i32[n].
@@ -179,7 +179,7 @@ def digest_key_groups(first, sums, key_groups, base, key_starts, key_ends, value
     """Add records to the digests of their key groups.
 
     Args:
-        first: the key group of the first row of `sums`.
+        first: number of the key group that the first row of `sums` belongs to.
         sums: u64[k, 4], count, bytes, digest and content of each key group.
         key_groups: as in `digest_records`, like all following arguments.
         base: see `key_groups`.
@@ -208,7 +208,7 @@ Sums = dict[int, dict[str, int]]
 """Sums of hashes by key group and column, modulo 2**64."""
 
 ROWS = "# rows"
-"""The name under which rows are counted; no field has such a name."""
+"""Name of the sum that counts rows; no column has such a name."""
 
 KEYS = "# keys"
 """The name of the digest of the identities of the rows."""
@@ -217,11 +217,11 @@ _NULL = np.uint64(0xD6E8FEB86659FD93)
 
 
 class ColumnDigest:
-    """Adds up the digests of columns, batch by batch.
+    """Sums of the hashes of columns by key group, over batches of rows.
 
     Args:
         max_parallelism: number of key groups.
-        names: of the columns.
+        names: names of the columns.
     """
 
     def __init__(self, max_parallelism: int, names: Iterable[str]) -> None:
@@ -234,7 +234,7 @@ class ColumnDigest:
         Args:
             key_groups: i32[n].
             identities: see `identify_rows`.
-            columns: by name, arrays of n values; `names` that are not among them get nothing.
+            columns: by name, arrays of n values. Columns that are missing here add nothing.
         """
         self._rows += np.bincount(key_groups, minlength=len(self._rows))
         _add_hashes(self._sums[KEYS], key_groups, identities)
@@ -243,7 +243,7 @@ class ColumnDigest:
 
     @property
     def sums(self) -> Sums:
-        """The digests of the added rows; key groups without rows do not occur."""
+        """Sums of the added rows; key groups without rows are not in it."""
         present = np.flatnonzero(self._rows).tolist()
         return {
             group: {ROWS: int(self._rows[group])} | {name: int(sums[group]) for name, sums in self._sums.items()}
@@ -252,7 +252,7 @@ class ColumnDigest:
 
 
 def add_sums(total: Sums, more: Sums) -> None:
-    """Add the digests of another file to `total`."""
+    """Add the sums of other rows to `total`."""
     for group, values in more.items():
         sums = total.setdefault(group, {})
         for name, value in values.items():
@@ -260,7 +260,7 @@ def add_sums(total: Sums, more: Sums) -> None:
 
 
 def identify_rows(columns: Sequence[pa.Array]) -> Hashes:
-    """u64[n], hashes of the identifying columns, such as the bytes of the key and the index in its list.
+    """Return u64[n], hashes of the columns that identify rows, such as the bytes of the key and `list_index`.
 
     Args:
         columns: one or more, in the same order and of the same types wherever rows are compared.
@@ -275,7 +275,7 @@ def identify_rows(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def drop_fields(array: pa.Array, paths: Collection[str]) -> pa.Array:
-    """Remove the fields at dotted paths from structs; `[]` is elements and map values. Other arrays stay."""
+    """Remove the fields at dotted paths from structs; `[]` in a path means elements or map values. Keep other types."""
     if not paths:
         return array
     if pa.types.is_list(array.type) or pa.types.is_map(array.type):
@@ -306,7 +306,7 @@ _NUMBERS = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
 
 @lru_cache(maxsize=512)
 def _find_tag(of: pa.DataType) -> np.uint64:
-    """Seed of the hashes of a type, so that equal numbers of different widths have different hashes."""
+    """Return the seed of the hashes of a type, so that equal numbers of different types have different hashes."""
     digest = hashlib.blake2b(_describe(of).encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
@@ -325,7 +325,7 @@ def _describe(of: pa.DataType) -> str:
 
 
 def _bare(of: pa.DataType) -> pa.DataType:
-    """The type to which values are cast for hashing: it has a layout. Times become integers, decimals and null text."""
+    """Return the type to which values are cast for hashing: times become integers, decimals and null become text."""
     if pa.types.is_large_string(of):
         return pa.string()
     if pa.types.is_large_binary(of):
@@ -357,7 +357,7 @@ _PRIMITIVES = {
 
 
 def _layout_of(of: pa.DataType) -> lay.Layout:
-    """A layout that takes all values of a type that `_bare` gives."""
+    """Return a layout that encodes all values of a type that `_bare` returns."""
     if of in _PRIMITIVES:
         return lay.Primitive(_PRIMITIVES[of])
     if pa.types.is_string(of):
@@ -374,7 +374,7 @@ def _layout_of(of: pa.DataType) -> lay.Layout:
 
 
 def _hash_values(seeds: Hashes, array: pa.Array) -> Hashes:
-    """u64[n], hashes of values, each started by its seed; equal values of different types have different hashes."""
+    """Return u64[n], a hash of each value with its seed; equal values of different types have different hashes."""
     seeds = seeds ^ _find_tag(array.type)
     array = array.cast(_bare(array.type))
     hashes = seeds ^ _NULL
@@ -405,7 +405,7 @@ def _find_numbers(array: pa.Array, kind: np.dtype[Any]) -> Hashes:
 
 
 def _find_bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The bytes of strings or binaries, and where each begins and ends in them."""
+    """Return the bytes of strings or binaries, and the start and end of each value in them."""
     _, offsets, data = array.buffers()
     positions = np.frombuffer(offsets, np.int32, len(array) + 1, array.offset * 4).astype(np.int64)
     raw = np.empty(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
@@ -435,11 +435,11 @@ def _add_hashes(sums, key_groups, hashes):  # type: ignore[no-untyped-def]
 
 
 CHANGES = 16 << 20
-"""Bytes of logged changes that are digested at once."""
+"""Size in bytes of the logged changes that are digested at once."""
 
 
 def digest_sections(stream: StateStream, sections: Sequence[Section]) -> RecordDigest:
-    """Digest the bytes of key groups, each with its number."""
+    """Digest the stored bytes of key groups, each with the number of its key group."""
     total = RecordDigest()
     none = np.zeros(1, np.int64)
     windows = read_ahead(

@@ -48,11 +48,11 @@ States = tuple["StateMetaInfo", ...]
 
 
 def name_key_coder(key: Serializer, states: States) -> tuple[Serializer, States]:
-    """Return key serializer and states so that keys that Beam stores as bytes can be decoded.
+    """Name the coder of keys that Beam stores as bytes, so that these keys can be decoded.
 
-    The states of Beam's inputs name the coder of the keys; it is put into the coder of their bytes. Nothing is changed
-    if Beam does not store the keys as bytes, the states name no coder or different ones, keys may be null, or nothing
-    here reads values of the coder.
+    The coder is found in the serializers of the states that Beam keeps for its inputs, and becomes a component of the
+    coder of the key bytes, in the returned key serializer and states. They are returned unchanged if Beam does not
+    store keys as bytes, these states name no coder or several, keys may be null, or the coder has no layout here.
     """
     if not isinstance(key, BeamSerializer) or not key.coder.is_key_bytes or key.coder.components:
         return key, states
@@ -92,23 +92,23 @@ def _name_in_timers(info: StateMetaInfo, key: Serializer, named: Serializer) -> 
 
 VERSION = 6
 
-# An ordinal of `BackendStateType`.
+# The byte after the name of a state: an ordinal of `BackendStateType`.
 _KIND = rb"\0\0\0[\0-\x04]"
 
 UNREAD_NAME = "_unread_state_"
-"""Begin of the names of states whose names cannot be read; the state id follows."""
+"""Beginning of the placeholder names of states whose names cannot be read; the state id follows."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedHeader:
-    """The header.
+    """Header of a file of keyed state: key serializer and states.
 
     Attributes:
         version: 6 since Flink 1.8.
         compressed: each key-group section is a snappy framed stream; the header itself never is.
-        key_serializer: of the key that all states share.
-        states: the index is the state id that records name.
-        raw: the header as stored, where not all of it can be read: it can only be written as it is; else empty.
+        key_serializer: serializer of the keys, which all states share.
+        states: the states; the index of a state is its id in records.
+        raw: bytes of a header of which not all can be read, to write it as it is; empty for other headers.
     """
 
     version: int = VERSION
@@ -154,12 +154,12 @@ def read_keyed_header(reader: Reader) -> KeyedHeader:
 def settle_keyed_header(
     data: bytes, name: str | None, end: int | None, declared: Sequence[DeclaredSerializer] = ()
 ) -> tuple[KeyedHeader, int]:
-    """Read a header as far as possible, if it has serializer snapshots for which there is no reader.
+    """Read a header as far as possible; it may have serializer snapshots for which there is no reader.
 
     Args:
         data: begins with the header.
         name: of the file, for errors.
-        end: of the header; None when it is not known.
+        end: end of the header in `data`; None if it is not known.
         declared: snapshot classes that the user declares.
 
     Returns:
@@ -179,10 +179,10 @@ def settle_keyed_header(
 
 
 def name_states(header: KeyedHeader, names: Sequence[str], file: str | None) -> KeyedHeader:
-    """Name the states whose names could not be read from the header of a database, by its column families.
+    """Give the states of a database whose names could not be read from the header the names of its column families.
 
     Args:
-        header: was read in part.
+        header: the header, of which only the beginning could be read.
         names: of the column families, in any order.
         file: of the header, for the error.
 
@@ -210,15 +210,16 @@ def name_states(header: KeyedHeader, names: Sequence[str], file: str | None) -> 
 
 
 def _find_name(name: str, data: bytes) -> list[int]:
-    """Return the offsets of bytes that look like the name and kind of a state."""
+    """Return the offsets in the header at which a state of this name may begin: its name, followed by its kind."""
     text = encode_modified_utf8(name)
     return [each.start() for each in re.finditer(re.escape(len(text).to_bytes(2, "big") + text) + _KIND, data)]
 
 
 def write_keyed_header(writer: Writer, header: KeyedHeader) -> None:
-    """Mirror of `read_keyed_header`."""
+    """Write a header; the mirror of `read_keyed_header`."""
     if header.raw:
-        # Only version and compression flag may differ; the rest is copied, since not all of it can be read here.
+        # Only version and compression flag may differ from the stored header. The rest is copied, because not all of it
+        # can be read.
         writer.i32(header.version)
         writer.bool(header.compressed)
         writer.take(header.raw[5:])

@@ -77,7 +77,7 @@ _NULL = bytes([0x80]) + bytes(11)
 
 
 def may_hold_timestamps(info: StateMetaInfo, key: Serializer) -> bool:
-    """Whether keys, namespaces or values of a state may be written by `SqlTimestampSerializer`."""
+    """Return whether keys, namespaces or values of a state may be written by `SqlTimestampSerializer`."""
     return any(map(_is_mentioned, (key, *(serializer for _, serializer in info.serializers))))
 
 
@@ -88,9 +88,9 @@ def _is_mentioned(serializer: Serializer) -> bool:
 
 
 def holds_null_timestamp(records: KeyedRecords, layout: KeyedLayout) -> bool:
-    """Whether a SQL timestamp in some records of a state is null.
+    """Return whether a SQL timestamp in records of a state is null.
 
-    Where the layouts have no kernels, such as with Kryo, any bytes that look like a null timestamp count as one.
+    For layouts without kernels, such as Kryo's, any bytes that look like a null timestamp count as one.
 
     Args:
         records: at least one.
@@ -107,7 +107,7 @@ def holds_null_timestamp(records: KeyedRecords, layout: KeyedLayout) -> bool:
 def _holds_null(
     data: npt.NDArray[np.uint8], layout: lay.Layout, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> bool:
-    # Hardly any data hold these bytes, and to look for them is cheap.
+    # Few data contain these bytes, and the search for them is cheap.
     if _NULL not in data[int(starts.min()) : int(ends.max())].tobytes():
         return False
     try:
@@ -119,7 +119,7 @@ def _holds_null(
 
 
 def _mark(layout: lay.Layout) -> lay.Layout:
-    """The layout with a span in place of each SQL timestamp."""
+    """Replace each SQL timestamp in a layout by a span, so that decoding returns the positions of timestamps."""
     if isinstance(layout, lay.Logical):
         return lay.Span(layout) if layout.name is lay.LogicalKind.SQL_TIMESTAMP else layout
     changed = {each.name: _mark_within(getattr(layout, each.name)) for each in fields(layout)}
@@ -133,7 +133,7 @@ def _mark_within(value: object) -> object:
 
 
 def _find_spans(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Starts of all spans in an array."""
+    """Return the starts of all spans in a decoded array."""
     if array.type == SPAN:
         return np.asarray(array.drop_null().field(0))
     nested: list[pa.Array] = []
@@ -147,24 +147,24 @@ def _find_spans(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 _ENTRIES = 1 << 16
-"""Entries that are measured, or read, at once."""
+"""Maximum number of entries that are measured or read at once."""
 
 _HEAD = 6
-"""Bytes of the state id and the count in front of the entries of a state."""
+"""Size in bytes of the state id and the count before the entries of a state."""
 
 
 def find_runs(
     stream: StateStream, header: KeyedHeader, section: Section, head: int, codecs: Sequence[EntryCodec], step: int
 ) -> tuple[StateRun, ...]:
-    """Walk over a section; see `keyed.sections`. States without entries have no run.
+    """Find the run of each state in a section, and where it can be cut. States without entries have no run.
 
     Args:
         stream: of the file.
         header: of the file.
         section: the whole section of a key group.
         head: size of the key-group number at its start, in bytes.
-        codecs: of all states, in kernels.
-        step: bytes of data between two positions, about.
+        codecs: codecs of all states; kernels must be able to measure their entries.
+        step: approximate number of bytes between two positions.
 
     Raises:
         FormatError: the bytes do not have the format.
@@ -202,10 +202,10 @@ def _find_run(
         stops = codec.entries.stops(data, min(_ENTRIES, count - done))
         if not len(stops):
             if reader.complete:
-                # Reads to the end of the section, to raise the error at the offset where it is cut off.
+                # Read to the end of the section, to raise the error with the offset at which the section is cut off.
                 codec.read(data, 0, len(data), count - done, section.start + reader.position, reader.name)
                 raise FormatError(f"{count - done} entries are missing", where=Where(file=reader.name))
-            # An entry that is larger than the window.
+            # The entry is larger than the window.
             size *= 2
             reader.advance(0, size)
             continue
@@ -225,7 +225,7 @@ def _find_run(
 
 
 def read_span(stream: StateStream, header: KeyedHeader, section: Section, codec: EntryCodec) -> Iterator[KeyedRecords]:
-    """The records of a span, whose bytes are all held.
+    """Yield the records of a span, all of whose bytes are read into memory.
 
     Raises:
         FormatError: the bytes do not have the format.
@@ -253,10 +253,11 @@ def read_span(stream: StateStream, header: KeyedHeader, section: Section, codec:
 
 @dataclass(frozen=True)
 class HeapFile(SectionFile):
-    """A stream of the heap backend and its handle.
+    """A stream of the heap backend with the key groups and offsets of its handle.
 
     Attributes:
-        blocks: cached spans and codecs of states, shared by all splits: each state and split is a scan of its own.
+        blocks: cache of the positions of blocks and the codecs of states. All splits share it, because each state of
+            each split is scanned separately.
     """
 
     blocks: HeapBlocks = field(default_factory=HeapBlocks, compare=False, repr=False)
@@ -267,7 +268,7 @@ class HeapFile(SectionFile):
     def scan(
         self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
-        """The records of some states (see `KeyedFile.scan`)."""
+        """Yield the records of some states (see `KeyedFile.scan`)."""
         ordered = self.sort_sections(key_groups)
 
         def read(group: tuple[Section, ...]) -> bytes:
@@ -286,17 +287,18 @@ class HeapFile(SectionFile):
             for _, runs in self._read(group, raw, state_ids):
                 for state_id, records in runs:
                     found.setdefault(state_id, []).append(records)
-            # The next window takes the memory of this one.
+            # Free the bytes of this window before the next one is read.
             raw = b""
             for state_id, batches in found.items():
                 records = concat_records(batches)
                 if (np.diff(records.key_groups) < 0).any():
-                    # If sections have their states in different orders, the records of a state are not yet sorted.
+                    # Sections may have their states in different orders; then the records of a state are not sorted by
+                    # key group yet.
                     records = records.select(np.argsort(records.key_groups, kind="stable"))
                 yield state_id, records
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other; the states of a section come in their order."""
+        """Yield all records, one key group after the other; the states of a key group come as in its section."""
         ordered = self.sort_sections(key_groups)
         for group, raw in read_ahead(group_sections(ordered, WINDOW), self._read_bytes, self.stream.location, _measure):
             for sections, runs in self._read(group, raw, range(len(self.header.states))):
@@ -316,7 +318,7 @@ class HeapFile(SectionFile):
                         yield key_group, found
 
     def find_runs(self) -> RunFinder | None:
-        """See `SectionFile`; None where the scalar codec would have to find the entries."""
+        """See `SectionFile`; None if kernels cannot measure the entries of all states."""
         codecs = self.blocks.find_entry_codecs(self.header, self.context)
         if not all(codec.entries.is_compiled for codec in codecs):
             return None
@@ -332,7 +334,7 @@ class HeapFile(SectionFile):
     def _read(
         self, group: tuple[Section, ...], raw: bytes, state_ids: Sequence[int]
     ) -> Iterator[tuple[tuple[Section, ...], Runs]]:
-        """Read the sections of a window in batches; yield the sections of a batch, and their runs of wanted states."""
+        """Read the sections of a window in batches; yield the sections of each batch, and their runs of some states."""
         self.blocks.prepare(self.key_groups, len(self.header.states))
         codecs, wanted = self.blocks.find_entry_codecs(self.header, self.context), frozenset(state_ids)
         reader = BlockReader(self.header, codecs, self.blocks, wanted, self.context.by_block)
@@ -341,7 +343,7 @@ class HeapFile(SectionFile):
                 yield sections, reader.read(self._unpack(sections, raw, group[0].start))
 
     def _unpack(self, group: tuple[Section, ...], raw: bytes, first: int) -> SectionBytes:
-        """Return the (decompressed) bytes of sections; `raw` has them, and begins at offset `first` of the file."""
+        """Return the decompressed bytes of sections; `raw` has the stored bytes, from offset `first` of the file on."""
         data = np.frombuffer(raw, np.uint8)
         groups = np.array([each.key_group for each in group], np.int32)
         starts = np.array([each.start - first for each in group], np.int64)
@@ -366,10 +368,10 @@ class HeapFile(SectionFile):
 
 
 KEY_GROUP = 4
-"""Bytes of the number in front of a section."""
+"""Size in bytes of the key group number at the beginning of a section."""
 
 _BATCH = 1 << 20
-"""Bytes of file whose blocks are read by one call of the kernel: enough for many small sections."""
+"""Bytes of file whose blocks one call of the kernel reads: enough for many small sections."""
 
 
 def _measure(group: tuple[Section, ...]) -> int:
@@ -392,13 +394,13 @@ def open_heap(
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group.
-        context: of the operator.
+        context: properties of the operator.
         narrowed: the stream may hold other key groups too (see `open_sections`).
-        reading: what helps to read the header.
+        reading: declarations and names with which the header is read.
 
     Raises:
-        FormatError: an offset is outside the stream or that of two key groups, a key group has none, or the header is
-            malformed.
+        FormatError: an offset is outside the stream, two key groups have the same offset, a key group has none, or the
+            header is malformed.
     """
     header, end, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
     if len(sections) < len(key_groups):
@@ -410,13 +412,13 @@ def open_heap(
 
 @dataclass
 class HeapWriter:
-    """Writes one stream of the heap backend, key group after key group; the mirror of `open_heap` and `HeapFile`.
+    """Writer of one stream of the heap backend, key group after key group; the mirror of `open_heap` and `HeapFile`.
 
     Attributes:
         output: where the bytes go.
-        header: written at once.
+        header: the header; it is written when the object is made.
         key_groups: range of the handle.
-        context: of the operator.
+        context: properties of the operator.
     """
 
     output: IO[bytes]
@@ -440,11 +442,11 @@ class HeapWriter:
         """Write the section of the next key group of the range, which may have no records.
 
         Args:
-            key_group: the key groups come in order, all of them.
-            runs: records of the canonical form by state id.
+            key_group: the next key group; all of the range must be written in order.
+            runs: (state id, canonical records).
 
         Raises:
-            FormatError: a record does not fit its serializers.
+            FormatError: the bytes of a record do not fit the serializers.
         """
         expected = self.key_groups.start + len(self._offsets)
         assert key_group == expected, f"key group {key_group} was written where {expected} comes"
@@ -469,10 +471,11 @@ class HeapWriter:
 
 
 _SMALL = 1 << 20
-"""Bytes of a file that is read by one request; of others only the beginnings of sections are."""
+"""Size in bytes up to which a file is read by one request; of larger files, only the beginnings of sections are
+read."""
 
 _CHUNK = 1 << 17
-"""Bytes that hold the first chunk of a snappy stream: 64 KiB of data, which snappy may make a little longer."""
+"""Size in bytes of the first chunk of a snappy stream at most: snappy may make 64 KiB of data a little longer."""
 
 _RECORD = 6
 """Bytes in front of the first key of a canonical section: the state id and the length of the key."""
@@ -490,7 +493,7 @@ def check_section_starts(files: Sequence[SectionFile], prefix: int, location: Lo
     Args:
         files: the files of an operator.
         prefix: bytes of the key group in front of each key of a canonical file.
-        location: of the files, which are read many at a time where their storage takes long to answer.
+        location: location of the files; if their storage takes long to answer, many are read at the same time.
 
     Raises:
         FormatError: an offset leads to the section of another key group, or to no section.
@@ -499,7 +502,7 @@ def check_section_starts(files: Sequence[SectionFile], prefix: int, location: Lo
     works = [
         partial(_check, file, sections, prefix)
         for file in files
-        # One request for a small file.
+        # A small file is read by one request.
         for sections in ([file.sections] if file.stream.size <= _SMALL else ((each,) for each in file.sections))
         if sections
     ]
@@ -507,10 +510,10 @@ def check_section_starts(files: Sequence[SectionFile], prefix: int, location: Lo
 
 
 def check_first_section(file: CanonicalFile, prefix: int) -> None:
-    """Check that the handle does not omit the first section after the header.
+    """Check that the handle has an offset for the first section after the header if that is of its key groups.
 
-    `rescale` gives one file to several subtasks, so that it may contain sections of other key groups. Later sections
-    are not checked. (In files of the heap backend each key group has an offset.)
+    After `rescale`, several subtasks share a file, so it may have sections of key groups outside the handle. Later
+    sections are not checked. (In files of the heap backend each key group has an offset.)
 
     Raises:
         FormatError: the section belongs to a key group of the handle, which has no offset for it.
@@ -556,7 +559,7 @@ def _read_number(data: bytes) -> int:
 
 
 def _read_prefix(file: SectionFile, prefix: int, data: bytes) -> int | None:
-    """Return the key group in the first key of a canonical section; None without records, -1 if it is no section."""
+    """Return the key group in the first key of a canonical section; None without a record, -1 if it is no section."""
     if file.header.compressed:
         data = _decompress_first(data, _RECORD + prefix, file.name)
     if data.startswith(_NO_RECORD):

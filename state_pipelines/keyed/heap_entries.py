@@ -45,25 +45,25 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import KeyGroupRange
 
 HEAD = 6
-"""Size in bytes of the head of a block: a state id and a number of entries."""
+"""Size in bytes of the head of a block: state id and number of entries."""
 
 MAX_ATTEMPTS = 10_000
-"""Largest number of offsets that are tried in one section."""
+"""Maximum number of offsets that are tried in one section."""
 
 MAX_WORK = 1 << 30
-"""Bytes of entries that all tries in one section may read."""
+"""Maximum number of bytes that all tries in one section may parse."""
 
 
 def find_block_end(
     data: npt.NDArray[np.uint8], start: int, end: int, left: frozenset[int], codecs: Sequence[EntryCodec]
 ) -> int | None:
-    """The end of a block whose entries begin at `start`; None where it cannot be proven.
+    """Find the end of a block whose entries begin at `start`; return None if it cannot be proven.
 
     Args:
         data: u8, holds the section.
         start: first byte of the entries.
         end: of the section.
-        left: states whose blocks come after it.
+        left: ids of the states whose blocks come after it in the section.
         codecs: of all states.
     """
     if not left:
@@ -104,7 +104,7 @@ def _find_heads(data: npt.NDArray[np.uint8], start: int, end: int, left: frozens
 def _try_blocks(
     data: npt.NDArray[np.uint8], position: int, end: int, left: frozenset[int], codecs: Sequence[EntryCodec]
 ) -> tuple[bool, int]:
-    """Return whether the blocks of all `left` states fill the bytes from `position` to `end`, and the parsing's end."""
+    """Return whether blocks of all `left` states fill the bytes from `position` to `end`, and where parsing stopped."""
     missing = set(left)
     while missing:
         if end - position < HEAD:
@@ -121,7 +121,7 @@ def _try_blocks(
             except FormatError as error:
                 return False, error.where.offset or position
             except UnsupportedError:
-                # The end of this value is unknown, too: it must be the last one.
+                # The entries of this block cannot be measured, either. It is accepted only if it is the last block.
                 return not missing, position
     return position == end, position
 
@@ -143,15 +143,15 @@ _NOTHING = KeyedLayout(
 
 @dataclass(frozen=True)
 class HeapEntries:
-    """Bounds of the fields of entries; for timers only `items`, the elements.
+    """Spans of the fields of entries in a buffer; timers only have `items`.
 
     Attributes:
         kind: `ONE`, `LIST` or `MAP` of `keyed.kernels`.
-        keys: of the entries.
-        namespaces: of the entries.
-        offsets: i64[n + 1] first item of each entry of a list or map.
-        item_keys: user keys of a map.
-        items: values; elements of a list; null flags and user values of a map.
+        keys: spans of the keys.
+        namespaces: spans of the namespaces.
+        offsets: i64[n + 1], index in `items` of the first item of each list or map.
+        item_keys: spans of the user keys of maps.
+        items: spans of the values; of lists their elements, of maps the user values with their null flags.
     """
 
     kind: int
@@ -164,11 +164,11 @@ class HeapEntries:
     def to_records(
         self, key_groups: npt.NDArray[np.int32], codec: EntryCodec, data: npt.NDArray[np.uint8], offset: int, name: str
     ) -> KeyedRecords:
-        """The entries as records of the canonical form; lists and maps without anything in them give none.
+        """Convert the entries to canonical records; empty lists and maps have no record.
 
         Args:
             key_groups: i32[n], of each entry.
-            codec: of the state.
+            codec: codec of the state.
             data: u8, holds the entries.
             offset: position of `data` in the file, for errors.
             name: of the file, for errors.
@@ -179,8 +179,8 @@ class HeapEntries:
         measured = codec.measured
         repeats: npt.NDArray[np.int64] | int = 1
         if self.kind != kernels.ONE:
-            # Empty lists and maps are left out, as Flink does (`HeapKeyValueStateIterator`): in the canonical format an
-            # empty list would be a value without bytes.
+            # Empty lists and maps are left out, as in Flink (`HeapKeyValueStateIterator`): in the canonical format the
+            # value of an empty list would have no bytes.
             filled = np.diff(self.offsets)
             repeats = filled if self.kind == kernels.MAP else np.minimum(filled, 1)
         sizes = (self.keys[1] - self.keys[0]) + (self.namespaces[1] - self.namespaces[0]) + (16 if measured else 0)
@@ -209,7 +209,7 @@ class HeapEntries:
         return int(self.keys.shape[1])
 
     def to_bytes(self, data: npt.NDArray[np.uint8]) -> bytes:
-        """The entries as the heap backend writes them."""
+        """Write the entries as the heap backend does; `data` is the buffer of the spans."""
         room = sum(map(_size, (self.keys, self.namespaces, self.item_keys, self.items))) + 4 * self.keys.shape[1]
         target = np.empty(room, np.uint8)
         used = kernels.write_entries(
@@ -230,7 +230,7 @@ def _size(spans: Spans) -> int:
 
 
 class EntryCodec:
-    """Layout of the entries of one state, and of its records in the canonical form.
+    """Codec between the entries of one state in heap files and its canonical records.
 
     Args:
         layout: layouts of the records.
@@ -254,7 +254,7 @@ class EntryCodec:
         """Find the fields of `count` entries, and the end of the last one.
 
         Raises:
-            FormatError: so many entries do not fit, or the bytes do not fit the serializers.
+            FormatError: the bytes are too few for this number of entries, or do not fit the serializers.
         """
         starts, ends, counts, offsets = (np.array([each], np.int64) for each in (start, end, count, offset))
         entries, stops = self.read_blocks(data, starts, ends, counts, offsets, name)
@@ -274,13 +274,13 @@ class EntryCodec:
         Args:
             data: u8.
             starts: i64[m], first byte of the first entry of each key group.
-            ends: i64[m], no entry reaches beyond it.
+            ends: i64[m], offsets beyond which no entry of the key group may reach.
             counts: i64[m], entries of each key group.
             offsets: i64[m], position of `data` in the file, for errors.
             name: of the file, for errors.
 
         Raises:
-            FormatError: so many entries do not fit, or the bytes do not fit the serializers.
+            FormatError: the bytes are too few for this number of entries, or do not fit the serializers.
         """
         left = ends - starts
         bad = counts * self._smallest > left if self._smallest else counts > MAX_EMPTY_ITEMS
@@ -301,7 +301,7 @@ class EntryCodec:
         return HeapEntries(self.kind, keys, namespaces, value.offsets, user_keys, user_values), stops
 
     def gather(self, records: KeyedRecords) -> HeapEntries:
-        """Records of one key group as entries."""
+        """Convert the records of one key group to entries."""
         data, starts, values = records.data, records.key_starts, np.stack([records.value_starts, records.value_ends])
         if self.is_timer:
             none = np.zeros((2, len(records)), np.int64)
@@ -315,7 +315,8 @@ class EntryCodec:
             return HeapEntries(self.kind, keys, namespaces, _NO_OFFSETS, _NO_SPANS, values)
         user_keys = found.field("map_key").spans
         values[1] = cut_nulls(records)
-        # Entries of one map belong together, wherever their records are; maps in the order of their first entries.
+        # Entries of a map become one entry of the heap format, wherever their records are; maps come in the order of
+        # their first records.
         owner = take_bytes(data, starts, user_keys[0]).dictionary_encode().indices.to_numpy()
         order = np.argsort(owner, kind="stable")
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(owner))])
@@ -331,7 +332,7 @@ class EntryCodec:
             records: of the state, in any key groups.
 
         Raises:
-            UnsupportedError: a value is of a class that nothing here reads.
+            UnsupportedError: a value is of a class for which there is no reader.
             FormatError: the bytes do not fit the serializers.
         """
         entries = self.gather(records)
@@ -341,10 +342,10 @@ class EntryCodec:
 
 
 class UnmeasuredCodec(EntryCodec):
-    """Codec of a state whose entries have no known length.
+    """Codec of a state whose entries cannot be measured; reading and writing raise an error.
 
     Args:
-        error: why not.
+        error: the error to raise, which says why.
     """
 
     def __init__(self, error: UnsupportedError) -> None:
@@ -373,19 +374,19 @@ def has_opaque(layout: KeyedLayout) -> bool:
 
 
 def find_opaque(layout: KeyedLayout) -> Opaque | None:
-    """Find a snapshot class without a reader or declaration that writes a part of keys or values."""
+    """Find the serializer snapshot of a part of keys or values that has neither a reader nor a declaration."""
     layouts = (inner for side in (layout.key, layout.value) for inner in walk_layout(side))
     return next((each for inner in layouts if (each := find_unread_class(inner)) is not None), None)
 
 
 def find_unread_class(layout: lay.Layout) -> Opaque | None:
-    """The snapshot class without a reader or declaration that writes a part of a value; None for all others."""
+    """Return the serializer snapshot of a value if it has neither a reader nor a declaration; else None."""
     node = layout.serializer if isinstance(layout, lay.Dynamic) else None
     return node if isinstance(node, Opaque) and not isinstance(node, Declared) else None
 
 
 def make_entry_codecs(header: KeyedHeader, context: RecordContext) -> list[EntryCodec]:
-    """The codecs of all states of a header."""
+    """Make the codecs of all states of a header."""
     codecs: list[EntryCodec] = []
     for info in header.states:
         try:
@@ -398,7 +399,7 @@ def make_entry_codecs(header: KeyedHeader, context: RecordContext) -> list[Entry
 
 
 def _entry_layout(layout: KeyedLayout) -> lay.Layout:
-    """Layout of an entry; every part is a span."""
+    """Return the layout of an entry with a span for every field, so that decoding returns the bounds of the fields."""
     if layout.state_type == StateKind.TIMER:
         return lay.Span(layout.key)
     key, namespace = (_unmeasured(each) for _, each in layout.key.fields[:2])
@@ -406,8 +407,8 @@ def _entry_layout(layout: KeyedLayout) -> lay.Layout:
     if isinstance(layout.value, lay.Delimited):
         value = lay.Sequence(lay.Span(layout.value.element))
     elif layout.state_type == StateKind.MAP and isinstance(layout.value, lay.Optional):
-        # The null flag of a map value is part of the record's value. In the heap format nothing follows the flag
-        # of a null.
+        # The null flag of a map value is part of the value's bytes in a record. In the heap format, a null has its flag
+        # only.
         item = lay.Span(lay.Optional(layout.value.inner))
         value = lay.Sequence(lay.Struct((("key", lay.Span(layout.key.fields[2][1])), ("value", item))))
     return lay.Struct((("namespace", lay.Span(namespace)), ("key", lay.Span(key)), ("value", value)))
@@ -418,7 +419,7 @@ def _unmeasured(layout: lay.Layout) -> lay.Layout:
 
 
 def _key_spans(layout: KeyedLayout) -> lay.Layout:
-    """The key side of a record; every field is a span, without the lengths after key and namespace."""
+    """Return the layout of a record's key with a span for every field, without the lengths after key and namespace."""
     return lay.Struct(
         tuple(
             (name, lay.MeasuredKey(lay.Span(each.inner)) if isinstance(each, lay.MeasuredKey) else lay.Span(each))
@@ -434,10 +435,10 @@ _STATE, _COUNT, _START, _STOP = range(4)
 
 
 class HeapBlocks:
-    """Cache of the codecs and block positions of a file; a copy in another process starts empty.
+    """Cache of the codecs and block positions of a file; a pickled copy is empty.
 
-    The begin of a block is found only by parsing all blocks before it, so that it is worth caching. Codecs take longer
-    to make than a small section takes to read.
+    The start of a block is only found by parsing all blocks before it, so its position is cached. Codecs are cached
+    because making them takes longer than reading a small section.
     """
 
     def __init__(self) -> None:
@@ -448,12 +449,12 @@ class HeapBlocks:
         self._blocks = np.zeros((0, 4, 0), np.int64)
 
     def prepare(self, key_groups: KeyGroupRange, states: int) -> None:
-        """Allocate the table of block positions at the first call; no positions are known before."""
+        """Allocate the table of block positions at the first call; all positions are unknown then."""
         # Threads may read different sections of a file at the same time.
         with self._lock:
             if len(self._known) != len(key_groups):
                 self._first = key_groups.start
-                # Memory that was never written to takes no space.
+                # Pages of zeros take no memory before they are written to.
                 self._blocks = np.zeros((states, 4, len(key_groups)), np.int64)
                 self._known = np.zeros(len(key_groups), np.int64)
 
@@ -464,14 +465,14 @@ class HeapBlocks:
         return self._codecs[1]
 
     def count(self, key_groups: npt.NDArray[np.int32]) -> Positions:
-        """Return for how many blocks of each key group the position is cached, i64[n]."""
+        """Return the number of blocks of each key group whose positions are cached, i64[n]."""
         return self._known[key_groups - self._first]
 
     def find(self, number: int, key_groups: npt.NDArray[np.int32]) -> Positions:
         """Return cached block positions.
 
         Args:
-            number: of the block in its section, from 0.
+            number: index of the block in its section, from 0.
             key_groups: i32[n].
 
         Returns:
@@ -498,10 +499,11 @@ class SectionBytes:
     Attributes:
         data: u8.
         key_groups: i32[s], ascending.
-        starts: i64[s], first block of each section in `data`.
-        ends: i64[s].
-        offsets: i64[s], position of `data` in the file; of a compressed file, in the section.
-        is_open: bytes after the last block are not part of the section.
+        starts: i64[s], offset of the first block of each section in `data`.
+        ends: i64[s], end of each section in `data`.
+        offsets: i64[s], what is added to an offset in `data` for errors: the position of `data` in the file; in a
+            compressed file, minus the start of the section.
+        is_open: the end of the section is not known, so other bytes may follow the last block.
         name: of the file.
     """
 
@@ -516,14 +518,14 @@ class SectionBytes:
 
 @dataclass(frozen=True)
 class BlockReader:
-    """Reads the blocks of sections.
+    """Reader of the blocks of sections.
 
     Attributes:
-        header: of the file.
-        codecs: of all states.
+        header: header of the file.
+        codecs: codecs of all states.
         index: cache of block positions.
         wanted: states whose records are wanted.
-        by_block: entries without a known length are returned as one record per block.
+        by_block: return the entries of a block as one record if they cannot be measured, instead of an error.
     """
 
     header: KeyedHeader
@@ -537,7 +539,8 @@ class BlockReader:
 
         Raises:
             FormatError: the bytes do not have the format.
-            UnsupportedError: the entries of a wanted state, or of one before it, have no known length.
+            UnsupportedError: the entries of a wanted state cannot be measured, or the end of such a block before it is
+                not known.
         """
         runs: Runs = []
         states = len(self.header.states)
@@ -570,7 +573,7 @@ class BlockReader:
         return runs
 
     def _read_heads(self, sections: SectionBytes, rows: Rows, positions: Positions) -> Positions:
-        """Read the heads of blocks: i64[4, n] as of `HeapBlocks.find`, with the start of the entries as end too."""
+        """Read the heads of blocks: i64[4, n] as in `HeapBlocks.find`, with the start of the entries also as end."""
         short = sections.ends[rows] - positions < HEAD
         if short.any():
             raise _make_error(
@@ -591,11 +594,11 @@ class BlockReader:
     def _read_state(
         self, sections: SectionBytes, rows: Rows, blocks: Positions, seen: npt.NDArray[np.bool_]
     ) -> tuple[Positions, Runs]:
-        """Read blocks of one state.
+        """Read blocks of one state in several sections.
 
         Args:
             sections: hold the blocks.
-            rows: i64[n], their sections.
+            rows: i64[n], index of the section of each block.
             blocks: i64[4, n], as in `HeapBlocks`; not empty.
             seen: bool[n, states], states whose blocks come before in the section.
 
@@ -631,7 +634,23 @@ class BlockReader:
     def _read_unmeasured(
         self, sections: SectionBytes, row: int, block: Positions, seen: npt.NDArray[np.bool_], error: UnsupportedError
     ) -> tuple[Positions, Runs]:
-        """Read a block whose entries have no known length, with the `error` that says why; as `_read_state`."""
+        """Read a block whose entries cannot be measured, as one record.
+
+        The blocks after it must prove its end, unless its end is cached.
+
+        Args:
+            sections: hold the block.
+            row: index of its section.
+            block: i64[4], as in `HeapBlocks`.
+            seen: bool[states], states whose blocks come before in the section.
+            error: says why the entries cannot be measured.
+
+        Returns:
+            As `_read_state`.
+
+        Raises:
+            UnsupportedError: the end cannot be proven, or the state is wanted and its entries may not be one record.
+        """
         state_id, _, start, stop = block.tolist()
         first, offset = int(sections.starts[row]), int(sections.offsets[row])
         if stop == start:
@@ -661,7 +680,7 @@ class BlockReader:
         seen: npt.NDArray[np.bool_],
         error: UnsupportedError,
     ) -> int:
-        """Find the end of a block whose entries have no known length, if the blocks after it prove it."""
+        """Find the end of a block whose entries cannot be measured; raise if the blocks after it do not prove it."""
         others = frozenset(np.flatnonzero(~seen).tolist()) - {state_id}
         end = int(sections.ends[row])
         found = None if sections.is_open else find_block_end(sections.data, start, end, others, self.codecs)

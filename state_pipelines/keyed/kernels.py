@@ -31,16 +31,16 @@ _MIX = -7046029254386353131  # 2^64 divided by the golden ratio, odd
 
 @njit(cache=True, nogil=True)
 def match_prefix(base, starts, ends, needle, size):  # type: ignore[no-untyped-def]
-    """Rows whose bytes begin with `needle`.
+    """Return the rows whose bytes begin with the bytes at `needle`.
 
-    Serialized keys are self-delimiting, so that a key which begins with the bytes of another one is that key.
+    Serialized keys are self-delimiting: if the bytes of a row begin with a serialized key, they have that key.
 
     Args:
         base: address to which spans are relative.
         starts: i64[n].
         ends: i64[n].
         needle: address of the wanted bytes.
-        size: their number.
+        size: number of wanted bytes.
 
     Returns:
         i64[m], ascending.
@@ -63,16 +63,16 @@ def match_prefix(base, starts, ends, needle, size):  # type: ignore[no-untyped-d
 
 @njit(cache=True, nogil=True)
 def match_prefixes(base, starts, ends, needles, sizes, lengths, table, found):  # type: ignore[no-untyped-def]
-    """Rows whose bytes begin with one of many needles (see `match_prefix`).
+    """Mark the rows whose bytes begin with one of many needles (see `match_prefix`).
 
     Args:
         base: address to which spans are relative.
         starts: i64[n].
         ends: i64[n].
-        needles: i64[k], address of each.
-        sizes: i64[k], its bytes.
+        needles: i64[k], address of each needle.
+        sizes: i64[k], number of bytes of each needle.
         lengths: i64[l], the distinct sizes.
-        table: i64, a power of two and larger than k; needles by hash (`tabulate_needles`).
+        table: i64[t], hash table of the needles (`tabulate_needles`); t is a power of two and larger than k.
         found: bool[n], filled.
     """
     mask = len(table) - 1
@@ -93,7 +93,7 @@ def match_prefixes(base, starts, ends, needles, sizes, lengths, table, found):  
 
 @njit(cache=True, nogil=True)
 def tabulate_needles(needles, sizes, table):  # type: ignore[no-untyped-def]
-    """Fill the table of `match_prefixes`, which comes full of -1."""
+    """Fill the hash table of `match_prefixes`; all its elements must be -1 before."""
     mask = len(table) - 1
     for needle in range(len(needles)):
         slot = mix_bytes(needles[needle], sizes[needle], 0) & mask
@@ -104,7 +104,7 @@ def tabulate_needles(needles, sizes, table):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def find_changes(base, starts, ends):  # type: ignore[no-untyped-def]
-    """Rows whose bytes differ from those of the row before.
+    """Mark the rows whose bytes differ from those of the row before.
 
     Args:
         base: address to which spans are relative.
@@ -112,7 +112,7 @@ def find_changes(base, starts, ends):  # type: ignore[no-untyped-def]
         ends: i64[n].
 
     Returns:
-        bool[n]; the first row always differs.
+        bool[n]; the first row always counts as different.
     """
     changed = np.ones(len(starts), np.bool_)
     for row in range(1, len(starts)):
@@ -134,12 +134,12 @@ def number_keys(addresses, sizes, codes, rows):  # type: ignore[no-untyped-def]
 
     Args:
         addresses: i64[n], address of each key.
-        sizes: i64[n], its bytes.
-        codes: i64[n], what must be equal besides the bytes.
+        sizes: i64[n], number of bytes of each key.
+        codes: i64[n], numbers that must be equal, besides the bytes, for two keys to be the same.
         rows: i64[n], gets the number of each key.
 
     Returns:
-        i64[m], where each distinct key occurs first.
+        i64[m], index of the first occurrence of each distinct key.
     """
     capacity = 16
     while capacity < 2 * len(addresses):
@@ -171,7 +171,7 @@ def number_keys(addresses, sizes, codes, rows):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def mix_bytes(address, size, seed):  # type: ignore[no-untyped-def]
-    """Return a hash, i64, of `size` bytes at an address and of a number (`seed`)."""
+    """Return a hash, i64, of the `size` bytes at an address and of the number `seed`."""
     mixed = (seed ^ size) * _MIX
     position = 0
     while position + 8 <= size:
@@ -188,7 +188,7 @@ def mix_bytes(address, size, seed):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def same_bytes(left, right, size):  # type: ignore[no-untyped-def]
-    """Whether `size` bytes at two addresses are equal."""
+    """Return whether `size` bytes at two addresses are equal."""
     position = 0
     while position + 8 <= size:
         if load_i64(left + position) != load_i64(right + position):
@@ -203,7 +203,7 @@ def same_bytes(left, right, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def join_spans(base, starts, ends, more_starts, more_ends, target, stops):  # type: ignore[no-untyped-def]
-    """Concatenate two spans of each row.
+    """Copy two spans of each row, one after the other, for all rows.
 
     Args:
         base: address to which spans are relative.
@@ -250,13 +250,13 @@ def find_record(base, position, end, key_group, complete, prefix):  # type: igno
     Args:
         base: address of the data.
         position: of the record, relative to `base`.
-        end: of the bytes of its section.
+        end: end of the available bytes of its section, relative to `base`.
         key_group: of the section.
-        complete: the data hold the section to its end (else to be continued: `MORE`).
+        complete: the data have the section up to its end; otherwise missing bytes give `MORE`, not an error.
         prefix: bytes of the key-group prefix, 1 or 2.
 
     Returns:
-        (status, key end, value start, value end, whether another state id follows); the record is whole after `DONE`.
+        (status, key end, value start, value end, whether another state id follows); only after `DONE` they are valid.
     """
     if position + 4 > end:
         return (TRUNCATED if complete else MORE), 0, 0, 0, False
@@ -291,11 +291,12 @@ def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted
         starts: i64[s] first byte of each section, relative to `base`.
         ends: i64[s] end of the bytes of each section.
         key_groups: i32[s].
-        complete: the data hold the sections to their ends (else to be continued: `MORE`).
-        exact: a section must end where its bytes end.
+        complete: the data have the sections up to their ends; otherwise missing bytes give `MORE`, not an error.
+        exact: no bytes may follow the end mark of a section.
         prefix: bytes of the key-group prefix, 1 or 2.
         wanted: bool[n], by state id.
-        cursor: i64[4], updated: section, position (-1 at its start), state id, end of the last section that was left.
+        cursor: i64[4], updated: index of the section, position (-1 at its start), state id, end of the last finished
+            section.
         output: i64[6, r], filled: state id, key group, key start after the prefix, key end, value start, value end.
 
     Returns:
@@ -349,13 +350,13 @@ def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted
 
 @njit(cache=True, nogil=True)
 def find_record_starts(base, size, key_group, complete, prefix, states, step, cursor, starts):  # type: ignore[no-untyped-def]
-    """Note where records begin: the first one of every run of a state, and then one about every `step` bytes.
+    """Find starts of records: of the first record of each state, and then of one record about every `step` bytes.
 
     Args:
-        base: address of bytes of one section.
-        size: how many there are.
+        base: address of the bytes of one section.
+        size: number of these bytes.
         key_group: of the section.
-        complete: the bytes go to the end of the section (else to be continued: `MORE`).
+        complete: the bytes go to the end of the section; otherwise missing bytes give `MORE`, not an error.
         prefix: bytes of the key-group prefix, 1 or 2.
         states: number of states in the header.
         step: bytes, at least 1.
@@ -363,7 +364,7 @@ def find_record_starts(base, size, key_group, complete, prefix, states, step, cu
         starts: i64[2, r], filled: position, state id.
 
     Returns:
-        (status, number of offsets). After `DONE` the cursor is after the end mark, after an error it is undefined.
+        (status, number of starts). After `DONE` the cursor is after the end mark, after an error it is undefined.
     """
     count = 0
     position = cursor[0]
@@ -404,11 +405,11 @@ def count_bytes(key_groups, first, states, state, frame, key_starts, key_ends, v
     """Add up the framed bytes of records of one state by key group.
 
     Args:
-        key_groups: i32[n], from `first` on.
-        first: key group of the first of `sizes`.
-        states: how many states `sizes` has per key group.
-        state: state of these records.
-        frame: bytes of a record beside key and value.
+        key_groups: i32[n], none below `first`.
+        first: key group of the first element of `sizes`.
+        states: number of states that `sizes` has per key group.
+        state: number of the state of these records.
+        frame: bytes of a framed record besides key and value.
         key_starts: i64[n].
         key_ends: i64[n].
         value_starts: i64[n].
@@ -441,7 +442,7 @@ def sort_records(  # type: ignore[no-untyped-def]
     """Frame records of one state, each at the next free position of its run.
 
     Args:
-        key_groups: i32[n], from `first` on; goes into the prefix.
+        key_groups: i32[n], none below `first`; written as the prefix of the keys.
         first: see `count_bytes`.
         states: see `count_bytes`.
         state: see `count_bytes`.
@@ -451,7 +452,7 @@ def sort_records(  # type: ignore[no-untyped-def]
         key_ends: i64[n].
         value_starts: i64[n].
         value_ends: i64[n].
-        counted_ends: i64[n], ends of the values for the digest.
+        counted_ends: i64[n], end of the bytes of each value that count for the digest.
         positions: i64[key groups * states], next free offset from `target`; advanced.
         lasts: like `positions`, gets the position of the last record's first key byte.
         totals: u64[key groups * states, 4], records, bytes, digest and content; added to.
@@ -492,8 +493,8 @@ def join_sections(key_groups, states, addresses, sizes, lasts, target, groups, e
         states: i32[r].
         addresses: i64[r].
         sizes: i64[r].
-        lasts: i64[r], the last record's first key byte in the run.
-        target: address of the output; takes 4 bytes per run beside the runs.
+        lasts: i64[r], offset of the last record's first key byte in the run.
+        target: address of the output, with room for the runs and 4 bytes per run.
         groups: i32[r], gets the key group of each section.
         ends: i64[r], receives the end of each section, relative to `target`.
 
@@ -506,7 +507,7 @@ def join_sections(key_groups, states, addresses, sizes, lasts, target, groups, e
     for row in range(len(key_groups)):
         begins = row == 0 or key_groups[row] != key_groups[row - 1]
         if begins or states[row] != states[row - 1]:
-            # Only the very last record of a state in a key group says that another state id follows.
+            # Only the last record of a state in a key group has the flag that another state id follows.
             if row > 0:
                 store_8(flagged, load_u8(flagged) | FLAG)
             if begins:
@@ -542,7 +543,7 @@ def prefix_records(key_group, prefix, base, key_starts, key_ends, value_starts, 
         value_starts: of the values.
         value_ends: of the values.
         order: i64[n], rows in the wanted order.
-        target: address of the output; takes `prefix` bytes per record beside keys and values.
+        target: address of the output, with room for keys, values and `prefix` bytes per record.
         spans: i64[4, n], filled: key start (with prefix), key end, value start, value end in the output.
     """
     at = target
@@ -573,7 +574,7 @@ DELIMITER = 0x2C
 
 @njit(cache=True, inline="never")
 def append_length(at, size):  # type: ignore[no-untyped-def]
-    """Write a length in little-endian base 256 and return its end."""
+    """Write a length in base 256, lowest byte first, and return the address after it."""
     while True:
         store_8(at, size & 0xFF)
         at += 1
@@ -584,20 +585,20 @@ def append_length(at, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def write_records(kind, measured, base, keys, namespaces, offsets, item_keys, items, target, spans):  # type: ignore[no-untyped-def]
-    """Heap entries to canonical records.
+    """Write entries of the heap format as canonical records.
 
     Args:
         kind: `ONE`, `LIST` or `MAP`.
-        measured: key and namespace are each followed by their length.
+        measured: in records, key and namespace are each followed by their length.
         base: address to which all spans are relative.
         keys: i64[2, n] start and end of each entry's key.
         namespaces: i64[2, n].
-        offsets: i64[n + 1] first item of each entry; of `ONE` unused.
+        offsets: i64[n + 1] index of the first item of each entry; not used for `ONE`.
         item_keys: i64[2, m] user keys of a map.
         items: i64[2, m] values, elements, or null flags and user values.
         target: address of the output.
-        spans: i64[4, r], filled: key start, key end, value start, value end in the output. A list without elements
-            has no record.
+        spans: i64[4, r], filled: key start, key end, value start, value end in the output. A list without elements has
+            no record.
 
     Returns:
         Bytes written.
@@ -644,14 +645,14 @@ def write_records(kind, measured, base, keys, namespaces, offsets, item_keys, it
 
 @njit(cache=True, nogil=True)
 def write_entries(kind, base, keys, namespaces, offsets, item_keys, items, target):  # type: ignore[no-untyped-def]
-    """Heap entries from their parts; the mirror of `write_records`.
+    """Write entries of the heap format from spans of their fields; the mirror of `write_records`.
 
     Args:
         kind: `ONE`, `LIST` or `MAP`.
         base: address to which all spans are relative.
         keys: i64[2, n].
         namespaces: i64[2, n].
-        offsets: i64[n + 1] first item of each entry; of `ONE` unused.
+        offsets: i64[n + 1] index of the first item of each entry; not used for `ONE`.
         item_keys: i64[2, m] user keys of a map.
         items: i64[2, m] values, elements, or null flags and user values.
         target: address of the output.

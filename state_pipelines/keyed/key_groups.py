@@ -17,7 +17,7 @@ from state_pipelines.metadata.handles import MAX_PARALLELISM, KeyGroupRange
 from state_pipelines.storage.files import CHECKED_FROM, measure_free_memory
 
 DEFAULT_LOWER_BOUND = 128
-"""Fewest key groups that Flink chooses by itself (`DEFAULT_LOWER_BOUND_MAX_PARALLELISM`)."""
+"""Smallest number of key groups that Flink chooses by default (`DEFAULT_LOWER_BOUND_MAX_PARALLELISM`)."""
 
 _MASK = 0xFFFFFFFF
 _INT_MIN = -(1 << 31)
@@ -25,7 +25,7 @@ _BLOCK = 1 << 15
 
 
 def compute_default_max_parallelism(parallelism: int) -> int:
-    """The max parallelism of an operator whose job sets none.
+    """Compute the max parallelism that Flink chooses if the job sets none.
 
     One and a half times the parallelism, rounded up to a power of two, between 128 and 32,768.
 
@@ -46,7 +46,7 @@ def compute_key_group_range(subtask: int, parallelism: int, max_parallelism: int
         max_parallelism: number of key groups.
 
     Raises:
-        UsageError: the numbers do not go together.
+        UsageError: the parallelism is not between 1 and the max parallelism, or there is no such subtask.
     """
     _check_parallelism(parallelism, max_parallelism)
     if not 0 <= subtask < parallelism:
@@ -60,7 +60,7 @@ def compute_operator_index(key_group: int, parallelism: int, max_parallelism: in
     """The subtask that owns a key group (`computeOperatorIndexForKeyGroup`).
 
     Raises:
-        UsageError: the numbers do not go together.
+        UsageError: the parallelism is not between 1 and the max parallelism, or there is no such key group.
     """
     _check_parallelism(parallelism, max_parallelism)
     if not 0 <= key_group < max_parallelism:
@@ -71,10 +71,10 @@ def compute_operator_index(key_group: int, parallelism: int, max_parallelism: in
 def compute_operator_indexes(
     key_groups: npt.NDArray[np.int32], parallelism: int, max_parallelism: int
 ) -> npt.NDArray[np.int32]:
-    """The subtasks that own key groups: i32[n] of i32[n]; see `compute_operator_index`.
+    """Compute the subtasks that own key groups, i32[n]; see `compute_operator_index`.
 
     Raises:
-        UsageError: the numbers do not go together.
+        UsageError: the parallelism is not between 1 and the max parallelism, or there is no such key group.
     """
     _check_parallelism(parallelism, max_parallelism)
     if len(key_groups) and not 0 <= key_groups.min() <= key_groups.max() < max_parallelism:
@@ -115,7 +115,7 @@ def assign_key_groups(hash_codes: npt.NDArray[np.int32], max_parallelism: int) -
     check_max_parallelism(max_parallelism)
     codes = np.ascontiguousarray(hash_codes, np.int32).view(np.uint32)
     key_groups = np.empty(len(codes), np.int32)
-    # In blocks, so that the passes stay inside the cache.
+    # Blocks are so small that all passes over one stay in the processor's cache.
     for start in range(0, len(codes), _BLOCK):
         block = slice(start, start + _BLOCK)
         key_groups[block] = _mix(codes[block]) % np.uint32(max_parallelism)
@@ -123,7 +123,7 @@ def assign_key_groups(hash_codes: npt.NDArray[np.int32], max_parallelism: int) -
 
 
 def _mix(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """`MathUtils.murmurHash` of each code; never negative as a signed number."""
+    """Compute `MathUtils.murmurHash` of each code; no result is negative as a signed number."""
     mixed = codes * np.uint32(0xCC9E2D51)
     mixed = mixed << np.uint32(15) | mixed >> np.uint32(17)
     mixed *= np.uint32(0x1B873593)
@@ -137,7 +137,7 @@ def _mix(codes: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     mixed *= np.uint32(0xC2B2AE35)
     mixed ^= mixed >> np.uint32(16)
     mixed = np.abs(mixed.view(np.int32)).view(np.uint32)
-    # The smallest int has no absolute value; Flink takes 0 for it.
+    # The smallest int has no absolute value; Flink returns 0 for it.
     mixed[mixed == np.uint32(1 << 31)] = 0
     return mixed
 
@@ -166,7 +166,7 @@ def _check_parallelism(parallelism: int, max_parallelism: int) -> None:
 
 
 def key_group_prefix_size(max_parallelism: int) -> int:
-    """Bytes of the key group in front of every key: 1 up to 128 key groups, else 2.
+    """Return the size in bytes of the key group before every key: 1 up to 128 key groups, else 2.
 
     Raises:
         UsageError: the max parallelism is not between 1 and 32,768.
@@ -176,17 +176,17 @@ def key_group_prefix_size(max_parallelism: int) -> int:
 
 
 def encode_prefix(key_group: int, size: int) -> bytes:
-    """The prefix of a key group, `size` bytes."""
+    """Return the prefix of a key group, `size` bytes."""
     return key_group.to_bytes(size, "big")
 
 
 def decode_prefix(key: bytes, size: int) -> int:
-    """The key group of a key that begins with a prefix of `size` bytes."""
+    """Return the key group of a key that begins with a prefix of `size` bytes."""
     return int.from_bytes(key[:size], "big")
 
 
 def decode_prefixes(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int32]:
-    """The key groups of keys that begin with a prefix of `size` bytes: i32[n] of i64[n] positions in `data`."""
+    """Return the key groups, i32[n], of keys whose prefixes of `size` bytes are at `starts` in `data`."""
     groups = data[starts].astype(np.int32)
     return groups << 8 | data[starts + 1] if size == 2 else groups
 
@@ -202,15 +202,15 @@ _GIB = 1 << 30
 
 
 def require_memory(size: int, key_group: int, file: str) -> None:
-    """Make sure that a key group can be held.
+    """Check that a key group that must be in memory as a whole can fit there.
 
     Args:
         size: bytes of its records.
         key_group: its number.
-        file: that it is read from.
+        file: name of the file that it is read from.
 
     Raises:
-        UnsupportedError: it certainly cannot.
+        UnsupportedError: it needs more memory than is free.
     """
     if size <= CHECKED_FROM:
         return

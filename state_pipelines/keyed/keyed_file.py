@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.tree import Serializer
 
 Runs = list[tuple[int, "KeyedRecords"]]
-"""(state id, records) of one key group."""
+"""Records of one key group, as (state id, records)."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -81,9 +81,9 @@ class RecordContext:
 
     Attributes:
         max_parallelism: number of key groups of the operator.
-        layouts: what layouts depend on beyond serializers; formats without lengths are parsed by layouts.
-        by_block: entries whose ends are not known are one record per key group with an empty key, instead of an error;
-            only for callers that show records and write none.
+        layouts: context for deriving layouts of serializers, by which formats without lengths are parsed.
+        by_block: if the ends of entries are not known, read all entries of a state in a key group as one record with an
+            empty key, instead of raising; only for callers that show records, not for writing.
     """
 
     max_parallelism: int
@@ -101,17 +101,17 @@ class KeyGroupRecords(Protocol):
 
     @property
     def name(self) -> str:
-        """Name for errors."""
+        """Name of the file or subtask, for errors."""
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other, ascending; a state may come in several batches.
+        """Yield all records, by ascending key group; a key group may have several batches of a state.
 
         All records of a key group, of all states, are in memory at the same time.
         """
 
 
 class KeyedFile(KeyGroupRecords, Protocol):
-    """Keyed state of one subtask; can be sent to other processes. Formats inherit the defaults of `KeyedFormat`."""
+    """Keyed state of one subtask; can be pickled. Classes of formats inherit the defaults of `KeyedFormat`."""
 
     format: ClassVar[FileFormat]
     holds_raw_timers: ClassVar[bool]
@@ -127,7 +127,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
 
     @property
     def header(self) -> KeyedHeader:
-        """Key serializer and states; the position of a state is its id."""
+        """Key serializer and states; the index of a state is its id."""
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -138,16 +138,16 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """Properties of the operator by which the records are found."""
 
     def with_context(self, context: RecordContext) -> Self:
-        """The file with another context."""
+        """Return the file with another context."""
 
     def scan(
         self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
-        """Records of some states, a window at a time.
+        """Yield records of some states, a window of the file at a time.
 
         Args:
             state_ids: positions of the wanted states in the header.
-            key_groups: only these.
+            key_groups: read only these key groups; None is all.
 
         Yields:
             (state id, records). A state comes once per window that has records of it; key groups of a state ascend.
@@ -162,34 +162,34 @@ class KeyedFile(KeyGroupRecords, Protocol):
     def split_records(
         self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[KeyedFile, int]]:
-        """Split the records of one state into files of about `size` bytes (see `keyed.keyed_file`).
+        """Split the file into files of about `size` bytes for reading a single state (see `keyed.keyed_file`).
 
-        Key groups of more than `least` bytes are split further where the format allows it.
+        Key groups of more than `least` bytes are cut between records if the format allows that.
 
         Yields:
-            (file, position of the state in its header).
+            (file, id of the state in the header of that file).
 
         Raises:
             FormatError: a large key group is not what the format says.
         """
 
     def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
-        """Bytes of the state, or of all states if these are stored together; 0 if key groups cannot be split."""
+        """Return the bytes of the state, or of all states if they are stored together; 0 if key groups are not cut."""
 
     def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
-        """Bytes of file per key group without reading any record.
+        """Measure the bytes of file per key group without reading any record.
 
         Handles of canonical files, heap files and raw timers have the offsets of key groups. In a RocksDB database the
         bytes of each table are assumed to be spread evenly over the key groups between its bounds.
 
         Args:
-            key_groups: that the result covers, n of them.
+            key_groups: the n key groups to measure.
 
         Returns:
             (i64[n], whether they are an estimate).
 
         Raises:
-            UnsupportedError: the format does not say it (changelog).
+            UnsupportedError: the format does not say which bytes belong to which key group (changelog).
         """
 
     def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest | None:
@@ -200,25 +200,25 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """
 
     def stored_sections(self) -> tuple[Section, ...]:
-        """Sections of key groups, ascending by position; none for formats without them."""
+        """Sections of key groups, ascending by position; empty for formats without sections."""
 
     def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
-        """Tables (SST files) that hold the records, each with the cache of the tables that a scan has opened."""
+        """Yield the tables (SST files) with the records, each with the cache of tables that scans have opened."""
 
     def described_states(self) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
-        """Key serializer, None when it is not known, and the states."""
+        """Return the key serializer (None if it is not known) and the states."""
 
     def with_key_serializer(self, serializer: Serializer) -> Self:
-        """The file with this key serializer if its own is not known."""
+        """Return the file with this key serializer, if the file itself does not have one."""
 
     def with_described_states(self, key: Serializer | None, states: tuple[StateMetaInfo, ...]) -> Self:
-        """Return the file with other field names in its serializers (`RowData.labels`); nothing else may differ."""
+        """Return the file with other field names in its serializers (`RowData.labels`); all else must be the same."""
 
     def narrow(self, key_groups: KeyGroupRange) -> Self:
-        """The file with only these key groups, for databases that hold more than their handle names."""
+        """Return the file with only these key groups, for databases with more key groups than their handle names."""
 
     def hold(self) -> Self:
-        """The file with its bytes in memory if it is small, for a caller that scans it once per state.
+        """Return the file with its bytes in memory if it is small, for a caller that scans it once per state.
 
         Only formats that store all states together do this, and not for local files.
 
@@ -227,9 +227,10 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """
 
     def narrow_to_keys(self, keys: KeySeeks) -> KeyedFile:
-        """The file for a reader of some keys: a database then reads only blocks that may hold them.
+        """Return the file for reading only some keys: a database then reads only blocks that may have them.
 
-        The caller has to drop the records of other keys: they may be missing, or incomplete where changes are replayed.
+        Some records of other keys are returned, too, which may be incomplete if changes are replayed. The caller has to
+        drop them.
         """
 
 
@@ -239,22 +240,23 @@ class KeyedFormat:
     format: ClassVar[FileFormat]
 
     holds_raw_timers: ClassVar[bool] = False
-    """Timers in raw keyed state, which every backend restores as they are."""
+    """The file has timers in raw keyed state, which every backend restores as they are."""
 
     lacks_lengths: ClassVar[bool] = False
-    """Entries have no stored lengths, so that an unknown serializer hides where they end (heap)."""
+    """Entries have no stored lengths, so their ends cannot be found if a serializer is unknown (heap)."""
 
     needs_layouts: ClassVar[bool] = True
-    """Records are found by the layouts of their serializers; else by lengths alone."""
+    """Records are found by the layouts of their serializers; False if stored lengths are enough."""
 
     lists_subclasses: ClassVar[bool] = False
     """Serializers list the class of every object in the data, because each was serialized on write (RocksDB)."""
 
     is_database: ClassVar[bool] = False
-    """Handles of several subtasks may name the same files."""
+    """The file is a database; handles of several subtasks may name the same database."""
 
     by_kernels: ClassVar[bool] = False
-    """Kernels find the records, so that threads of one process can read at a time; else Python finds some of them."""
+    """Kernels find the records, so that several threads can read at the same time; False if Python code finds some of
+    them."""
 
     is_forst: bool = False
     """Only ForSt restores the file: its states are of the asynchronous API."""
@@ -266,12 +268,12 @@ class KeyedFormat:
         least: int,
         key_groups: KeyGroupRange | None = None,
     ) -> Iterator[tuple[KeyedFile, int]]:
-        """Split by whole key groups."""
+        """Split by whole key groups only."""
         for split in self.split(size, key_groups):
             yield split, state_id
 
     def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
-        """Return 0: not cut inside key groups."""
+        """Return 0: key groups cannot be cut."""
         return 0
 
     def measure_stored_bytes(self: KeyedFile, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
@@ -287,11 +289,11 @@ class KeyedFormat:
         return None
 
     def stored_sections(self) -> tuple[Section, ...]:
-        """Return none."""
+        """Return no sections."""
         return ()
 
     def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
-        """Return none."""
+        """Return no tables."""
         return iter(())
 
     def with_context(self, context: RecordContext) -> Self:
@@ -321,7 +323,7 @@ class KeyedFormat:
         return self
 
     def narrow_to_keys(self, keys: KeySeeks) -> Self:
-        """Return the file itself: nothing says where in its key group a key is."""
+        """Return the file itself: the format does not say where in its key group a key is."""
         return self
 
 
@@ -384,9 +386,9 @@ class CombinedFile(KeyedFormat):
     """Several files of one subtask as one file, with the states of the first file first (see `combine_files`).
 
     Attributes:
-        files: of the same keys.
+        files: the files; they have the same key serializer.
         header: key serializer and compression of the first file, the states of all.
-        key_groups: range that is read of the files.
+        key_groups: key groups that are read of the files.
     """
 
     files: tuple[KeyedFile, ...]
@@ -412,7 +414,7 @@ class CombinedFile(KeyedFormat):
     def scan(
         self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
-        """The records of some states, one file after the other (see `KeyedFile.scan`)."""
+        """Yield the records of some states, one file after the other (see `KeyedFile.scan`)."""
         for first, file in zip(self._first_ids, self.files, strict=True):
             wanted = [each - first for each in state_ids if 0 <= each - first < len(file.header.states)]
             if wanted:
@@ -420,7 +422,7 @@ class CombinedFile(KeyedFormat):
                     yield first + state_id, records
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other; those of the first file come first in each."""
+        """Yield all records, one key group after the other; in a key group, records of the first file come first."""
         streams = [file.scan_key_groups(self._cut(key_groups)) for file in self.files]
         heads = [next(stream, None) for stream in streams]
         while present := [head[0] for head in heads if head is not None]:
@@ -434,7 +436,7 @@ class CombinedFile(KeyedFormat):
             yield key_group, found
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[CombinedFile]:
-        """Split the key groups evenly, into as many files as the combined file with the most splits has splits."""
+        """Split the key groups evenly, into as many files as the one of the files with the most splits has splits."""
         groups = self._cut(key_groups)
         if not groups.number:
             return
@@ -447,17 +449,17 @@ class CombinedFile(KeyedFormat):
     def split_records(
         self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[KeyedFile, int]]:
-        """Parts of the file that holds the state."""
+        """Split the one file that has the state."""
         first, holder = self._find_holder(state_id)
         return holder.split_records(state_id - first, size, least, self._cut(key_groups))
 
     def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
-        """Bytes in the file that holds the state."""
+        """Measure the state in the one file that has it."""
         first, holder = self._find_holder(state_id)
         return holder.measure_state(state_id - first, key_groups)
 
     def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
-        """Sums over the files."""
+        """Add up the bytes of the files."""
         measured = [file.measure_stored_bytes(key_groups) for file in self.files]
         return np.sum([each for each, _ in measured], axis=0), any(estimated for _, estimated in measured)
 
@@ -466,13 +468,13 @@ class CombinedFile(KeyedFormat):
         return replace(self, files=tuple(file.narrow_to_keys(keys) for file in self.files))
 
     def _find_holder(self, state_id: int) -> tuple[int, KeyedFile]:
-        """The file that holds a state, and the id here of the first state of that file."""
+        """Return the file that has a state, and the id in this combined file of the first state of that file."""
         number = bisect_right(self._first_ids, state_id) - 1
         return self._first_ids[number], self.files[number]
 
     @cached_property
     def _first_ids(self) -> tuple[int, ...]:
-        """Id of the first state of each file."""
+        """Ids, in the combined header, of the first state of each file."""
         sizes = [len(file.header.states) for file in self.files]
         return tuple(sum(sizes[:number]) for number in range(len(sizes)))
 
@@ -481,13 +483,13 @@ class CombinedFile(KeyedFormat):
 
 
 def combine_files(files: Sequence[KeyedFile]) -> KeyedFile:
-    """The files of one subtask as one; a single file stays what it is.
+    """Combine the files of one subtask into one; a single file is returned as it is.
 
     Args:
-        files: at least one, of the same keys.
+        files: at least one file.
 
     Raises:
-        FormatError: two files have different keys, or a state of the same name.
+        FormatError: two files have different key serializers, or a state of the same name.
     """
     if len(files) == 1:
         return files[0]
@@ -513,21 +515,23 @@ def combine_files(files: Sequence[KeyedFile]) -> KeyedFile:
 
 
 RunFinder: TypeAlias = Callable[[Section, int], tuple[StateRun, ...]]
-"""Finds the spans of the states in a section, given the bytes between positions where they can be cut."""
+"""Function that finds the runs of the states in a section, with positions at which they can be cut about every given
+number of bytes."""
 
 
 @dataclass(frozen=True)
 class SectionFile(KeyedFormat):
-    """A stream with a section per key group, and its handle.
+    """A stream with a section per key group.
 
     Attributes:
         stream: the stream of the handle.
         header: key serializer and states.
         key_groups: range of the handle.
         sections: the non-empty sections, ascending by position.
-        context: of the operator.
+        context: properties of the operator.
         header_end: first byte after the header; -1 where it is not known.
-        runs: cached spans of states, and of some of their records, in large sections; shared by all splits.
+        runs: cache of the runs of states in large sections, with positions at which they can be cut; all splits share
+            it.
     """
 
     stream: StateStream
@@ -554,7 +558,7 @@ class SectionFile(KeyedFormat):
         """See `KeyedFile.scan_key_groups`."""
 
     def find_runs(self) -> RunFinder | None:
-        """Return what finds the spans of the states in a large section; None: key groups are not cut inside."""
+        """Return a function that finds the runs of states in a large section; None if key groups cannot be cut."""
         return None
 
     def hold(self) -> Self:
@@ -567,25 +571,25 @@ class SectionFile(KeyedFormat):
         except StorageError:
             raise
         except StateError:
-            # Reading a state raises the error for it.
+            # The read of a state will raise the error again, with the name of the state.
             return self
         return replace(self, stream=StateStream(stream.name, len(data), data=data))
 
     def sort_sections(self, key_groups: KeyGroupRange | None) -> list[Section]:
-        """The sections of some key groups, ascending by key group."""
+        """Return the sections of some key groups, ascending by key group."""
         return sorted(select_sections(self.sections, key_groups), key=lambda each: each.key_group)
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[Self]:
-        """Parts of about `size` bytes."""
+        """Split the file into files of about `size` bytes."""
         for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)
 
     def split_records(
         self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[Self, int]]:
-        """Parts of about `size` bytes; larger key groups than `least` are cut inside (see `KeyedFile.split_records`).
+        """Split the file into files of about `size` bytes (see `KeyedFile.split_records`).
 
-        The section of such a key group is read once for that, `WINDOW` bytes at a time.
+        To cut a key group of more than `least` bytes, its section is read once, `WINDOW` bytes at a time.
         """
         for split in self.split(size, key_groups):
             section = split.sections[0]
@@ -604,7 +608,7 @@ class SectionFile(KeyedFormat):
         return self.sections
 
     def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
-        """Bytes of all states."""
+        """Return the bytes of all states."""
         return sum(each.size for each in select_sections(self.sections, key_groups))
 
     def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
@@ -613,22 +617,22 @@ class SectionFile(KeyedFormat):
 
 
 _TASKS = 16
-"""A key group is worth cutting from this fraction (1/16) of a state on."""
+"""A key group is worth cutting if it has more than 1/16 of the bytes of a state."""
 
 _SKEW = 4
-"""A key group is worth cutting from this multiple of the mean of all key groups on."""
+"""A key group is worth cutting if it has more than 4 times the mean bytes of all key groups."""
 
 
 def choose_least(files: Iterable[tuple[KeyedFile, int]], size: int, key_groups: KeyGroupRange | None = None) -> int:
     """Return the smallest size of a key group that is worth cutting, from the bytes of all key groups of a state.
 
-    To find where to cut, the key group is read once more. So it has to be larger than two parts, and either hold more
-    than a 16th of everything or be four times as large as the mean.
+    To find where to cut a key group, it is read once more. So it must be larger than two splits, and either have more
+    than a 16th of all bytes, or more than four times the mean bytes of a key group.
 
     Args:
-        files: those of all subtasks, with the position of the state in their headers.
-        size: bytes of file per part.
-        key_groups: only these.
+        files: files of all subtasks, each with the id of the state in its header.
+        size: bytes of file per split.
+        key_groups: key groups that are read; None is all.
     """
     total = number = 0
     for file, state_id in files:

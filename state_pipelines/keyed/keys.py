@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     from state_pipelines.metadata.handles import KeyGroupRange
 
 TIMESTAMP = 8
-"""Bytes in front of the key of a timer."""
+"""Size in bytes of the timestamp before the key of a timer."""
 
 
 @dataclass(frozen=True)
 class KeyFilter:
-    """Keeps or drops the records of some keys; can be sent to other processes.
+    """Filter that keeps or drops the records of some keys; can be pickled.
 
     Attributes:
-        keys: as the key serializer writes them. They are self-delimiting: bytes that begin with one have that key.
+        keys: keys as the key serializer writes them. Serialized keys are self-delimiting: a record whose bytes begin
+            with one of them has that key.
         keep: true to keep only the records of these keys, false to drop them.
     """
 
@@ -54,7 +55,7 @@ class KeyFilter:
 
     @cached_property
     def _tables(self) -> tuple[npt.NDArray[Any], ...]:
-        """Bytes of all keys, where each begins, sizes, distinct sizes, and the hash table."""
+        """Bytes of all keys, start of each, sizes, distinct sizes, and the hash table of `match_prefixes`."""
         keys = sorted(self.keys)
         data = np.frombuffer(b"".join(keys) or b"\0", np.uint8)
         sizes = np.array([len(key) for key in keys], np.int64)
@@ -68,15 +69,16 @@ class KeyFilter:
 
 
 MOST_SEEKS = 4096
-"""Ranges of keys that are looked for one by one; for more, all keys of the key groups are read."""
+"""Maximum number of key ranges that are sought one by one; for more, all keys of the key groups are read."""
 
 
 @dataclass(frozen=True)
 class KeySeeks:
-    """Keys that are looked for where records are sorted by key; can be sent to other processes.
+    """Keys to seek in a database, whose records are sorted by key; can be pickled.
 
     Attributes:
-        keys: each key as its serializer writes it, and its key group as a range; None where the hash is not known.
+        keys: (key as its serializer writes it, its key group as a range); the range is None if the hash of the key is
+            not known.
     """
 
     keys: tuple[tuple[bytes, KeyGroupRange | None], ...]
@@ -84,15 +86,15 @@ class KeySeeks:
     def find_ranges(
         self, key_groups: KeyGroupRange, prefix: int, *, timers: bool = False
     ) -> list[tuple[bytes, bytes | None]]:
-        """Find the ranges of keys, with key-group prefix, that hold the wanted ones.
+        """Find the ranges of prefixed keys in which the wanted keys are.
 
         Args:
-            key_groups: only these.
+            key_groups: key groups that are read.
             prefix: bytes of the key-group prefix.
-            timers: timestamps precede keys, so that whole key groups are wanted.
+            timers: the state has timers, whose timestamps precede their keys, so whole key groups are read.
 
         Returns:
-            (first key, end (exclusive; None: to the last)), ascending, without overlap.
+            (first key, end), ascending, without overlap; the end is exclusive, None is after the last key.
         """
         wanted = [(key, key_groups if group is None else key_groups.intersect(group)) for key, group in self.keys]
         if timers or sum(len(groups) for _, groups in wanted) > MOST_SEEKS:
@@ -100,7 +102,7 @@ class KeySeeks:
         starts = sorted({encode_prefix(group, prefix) + key for key, groups in wanted for group in groups})
         found: list[tuple[bytes, bytes | None]] = []
         for start in starts:
-            # The range of a start also holds all keys that begin with it.
+            # The range of a start includes all keys that begin with it.
             if not found or not start.startswith(found[-1][0]):
                 found.append((start, _find_successor(start)))
         return found
@@ -120,8 +122,8 @@ _NANOS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 class KeyText:
     """A key as text of a command line or of a Spark option.
 
-    A JSON string is the key between its quotes. Where keys are text, anything else is the key itself (`order-1`, `42`,
-    `null`); where they are not, it is JSON. A key of PyFlink, a Row of one field, is that field.
+    If the keys are strings, the text is a JSON string with the key, or else the key itself (`order-1`, `42`, `null`).
+    Keys of other types are written as JSON. For a key of PyFlink, which is a Row of one field, the text is that field.
 
     Attributes:
         text: the text.
@@ -130,7 +132,7 @@ class KeyText:
     text: str
 
     def read(self, kind: pa.DataType) -> object:
-        """The key as a value of JSON.
+        """Parse the text as a key; return a value of JSON.
 
         Args:
             kind: Arrow type of the keys.
@@ -156,18 +158,18 @@ class KeyText:
 
 
 def _find_only_field(kind: pa.DataType) -> pa.DataType | None:
-    """Type of the only field of a Row, as the keys of PyFlink are (`KeyByKeySelector`); None of other types."""
+    """Return the type of the field of PyFlink's keys, Rows of one field (`KeyByKeySelector`); None for others."""
     if pa.types.is_struct(kind) and [each.name for each in kind] == ["row_kind", "f0"]:
         return kind.field("f0").type
     return None
 
 
 def encode_keys(layout: Layout, keys: Sequence[object]) -> list[bytes]:
-    """The bytes of keys, as their serializer writes them.
+    """Encode keys as their serializer writes them.
 
     Args:
         layout: of the keys.
-        keys: values of JSON in the form of `read` or `dump`, Arrow's Python values, or `KeyText`.
+        keys: values of JSON as `read` or `dump` writes them, Python values that Arrow accepts, or `KeyText`.
 
     Raises:
         UsageError: a value is not a key of this type.
@@ -185,7 +187,7 @@ def encode_keys(layout: Layout, keys: Sequence[object]) -> list[bytes]:
 
 
 def _to_arrow(value: object, kind: pa.DataType) -> object:
-    """A value of JSON as Arrow takes it for a type.
+    """Convert a value of JSON to one that Arrow accepts for a type.
 
     Raises:
         UsageError: the value does not have the fields of the type.
@@ -204,10 +206,11 @@ def _to_arrow(value: object, kind: pa.DataType) -> object:
     if isinstance(value, str):
         return _read_text(value, kind)
     if isinstance(value, float | bool) and pa.types.is_integer(kind):
-        # Arrow would cut the fraction off.
+        # Arrow would drop the fraction.
         raise ValueError(f"{value} is not a whole number")
     if pa.types.is_timestamp(kind) and value is not None:
-        # `@ts` holds milliseconds and the nanoseconds of one, other tags milliseconds.
+        # The tag `@ts` of `dump` has milliseconds and the nanoseconds within the last one; other tags have
+        # milliseconds.
         match value:
             case int() as millis:
                 return _scale(millis * 1_000_000, kind)
@@ -218,7 +221,7 @@ def _to_arrow(value: object, kind: pa.DataType) -> object:
 
 
 def _open_mapping(value: Mapping[str, object], kind: pa.DataType) -> object:
-    """A struct by field names, or a value with a tag of `dump` (see `codecs.json`)."""
+    """Convert a JSON object: a struct by names of fields, or a value with a tag of `dump` (see `codecs.json`)."""
     fields = {name: item for name, item in value.items() if not name.startswith("@")}
     tags = {name: item for name, item in value.items() if name.startswith("@")}
     names = [kind.field(index).name for index in range(kind.num_fields)] if pa.types.is_struct(kind) else []
@@ -249,7 +252,7 @@ def _read_text(text: str, kind: pa.DataType) -> object:
 
 
 def _read_time(text: str) -> int:
-    """Nanoseconds of the day; Python's own times have microseconds."""
+    """Parse a time of day as nanoseconds; Python's own times have microseconds only."""
     whole, _, fraction = text.partition(".")
     time = datetime.time.fromisoformat(whole)
     if len(fraction) > 9:
@@ -258,7 +261,7 @@ def _read_time(text: str) -> int:
 
 
 def _scale(nanos: int, kind: pa.DataType) -> int:
-    """Nanoseconds in the unit of a type."""
+    """Convert nanoseconds to the unit of an Arrow type."""
     value, rest = divmod(nanos, _NANOS[kind.unit])
     if rest:
         raise ValueError(f"{nanos} nanoseconds are not a whole number of {kind.unit}")

@@ -34,7 +34,7 @@ Positions = npt.NDArray[np.int64]
 _Spans = Callable[["RecordRows"], tuple[npt.NDArray[np.uint8], Positions, Positions]]
 
 BYTES = plan_columns(lay.Rest())
-"""Takes spans as they are."""
+"""Decoder that returns the bytes of spans as they are."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class RecordRows:
 
     Attributes:
         records: the records.
-        addresses: i64[n], address of key and namespace.
-        sizes: i64[n], their bytes.
+        addresses: i64[n], address of the bytes of key and namespace of each record.
+        sizes: i64[n], number of these bytes.
         keys: buffer that the addresses point into.
         own_starts: i64[n], start of the map key or of a timer's timestamp in the data of the records; unused in other
             states.
@@ -66,12 +66,13 @@ class RecordRows:
 
 @dataclass(frozen=True)
 class StateRows:
-    """The records of one state in a window, and their rows.
+    """The records of one state in a window, and the table rows to which they belong.
 
     Attributes:
-        batches: the records; their indices count over all batches.
-        rows: i64[n], a row for each record, ascending.
-        order: i64[n], index of the record for each element of `rows`; records of one row in the order of the file.
+        batches: the records; an index of a record counts over all batches.
+        rows: i64[n], the number of a row for each record, ascending.
+        order: i64[n], the index of the record that each element of `rows` is for; records of a row are in the order of
+            the file.
     """
 
     batches: tuple[RecordRows, ...]
@@ -79,13 +80,13 @@ class StateRows:
     order: Positions
 
     def between(self, first: int, stop: int) -> slice:
-        """The indexes in `rows` of rows from `first` up to `stop`."""
+        """Return the slice of `rows` (and `order`) with row numbers from `first` up to `stop` (exclusive)."""
         low, high = np.searchsorted(self.rows, (first, stop))
         return slice(int(low), int(high))
 
     @property
     def sizes(self) -> Positions:
-        """i64[n], bytes of key and value of each of `rows`."""
+        """i64[n], bytes of key and value of the record of each element of `rows`."""
         sizes = [
             each.records.value_ends - each.records.value_starts + each.records.key_ends - each.records.key_starts
             for each in self.batches
@@ -96,13 +97,13 @@ class StateRows:
 
 @dataclass(frozen=True)
 class KeyRows:
-    """The rows of a window.
+    """The rows of the table for one window: one per key group, key and namespace.
 
     Attributes:
         key_groups: i32[rows], ascending.
-        first_states: i64[rows], the state whose record came first.
-        first_records: i64[rows], the record, counted in that state.
-        states: records by state, of those that have any.
+        first_states: i64[rows], number of the state whose record came first.
+        first_records: i64[rows], index of that record in its state.
+        states: records by number of the state; only states with records.
     """
 
     key_groups: npt.NDArray[np.int32]
@@ -134,11 +135,11 @@ def locate_keys(records: KeyedRecords, layout: lay.Struct) -> RecordRows:
 
     Args:
         records: of one state.
-        layout: of their keys, see `KeyedLayout.key`.
+        layout: layout of their keys, see `KeyedLayout.key`.
 
     Raises:
         FormatError: the bytes do not fit the serializers.
-        UnsupportedError: a key cannot be read, so that its end is not known.
+        UnsupportedError: the end of a key is not known, because its serializer has no reader.
     """
     fields = dict(layout.fields)
     base = records.data.ctypes.data
@@ -177,12 +178,12 @@ def _ends(spans: pa.StructArray, name: str) -> tuple[Positions, Positions]:
 
 
 def unmeasured(layout: lay.Layout) -> lay.Layout:
-    """The layout without the length that `MeasuredKey` adds."""
+    """Return the layout without the length that `MeasuredKey` adds."""
     return layout.inner if isinstance(layout, lay.MeasuredKey) else layout
 
 
 def namespace_layout(layout: lay.Struct) -> lay.Layout:
-    """Layout of the namespace in keys of `layout`."""
+    """Return the layout of the namespace in keys of `layout`."""
     return unmeasured(dict(layout.fields)["state_namespace"])
 
 
@@ -191,12 +192,12 @@ def match_rows(
 ) -> KeyRows | None:
     """Give records with the same key group, key and namespace the same row.
 
-    Rows are ordered by key group, then by their first occurrence, states in the order of `batches`.
+    Rows are ordered by key group, then by their first record; states count in the order of `batches`.
 
     Args:
         batches: records by state.
         layouts: of the keys, by state.
-        needle: bytes of the only key that is wanted.
+        needle: bytes of the only key that is wanted; None for all keys.
 
     Returns:
         The rows; None when there are none.
@@ -208,7 +209,7 @@ def match_rows(
     if not flat:
         return None
     key_groups = np.concatenate([each.records.key_groups for _, each in flat])
-    # A void namespace and a global window both are one zero byte, which must not match.
+    # A void namespace and the namespace of a global window both are one zero byte, but must not match each other.
     others = [namespace_layout(layouts[state]) != VOID for state, _ in flat]
     lengths = [len(each.records) for _, each in flat]
     codes = key_groups.astype(np.int64) * 2 + np.repeat(np.array(others, np.int64), lengths)
@@ -267,7 +268,7 @@ def require_one(state: StateRows, name: str, layout: lay.Struct) -> None:
 def decode_keys(
     columns: ColumnCodec, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
 ) -> Decoded:
-    """Decode the whole keys of some records, counted over all batches, in the order of `indexes`.
+    """Decode the whole keys of the records with these indexes (over all batches), in the order of `indexes`.
 
     Raises:
         FormatError: the bytes do not fit the serializers.
@@ -285,7 +286,7 @@ def decode_keys(
 def decode_own(
     columns: ColumnCodec, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
 ) -> Decoded:
-    """Decode map keys or timestamps, as `decode_keys`."""
+    """Decode map keys or timestamps, with the arguments of `decode_keys`."""
     return _decode(
         columns, batches, indexes, lambda each: (each.records.data, each.own_starts, each.own_ends), lenient=lenient
     )
@@ -294,7 +295,7 @@ def decode_own(
 def decode_values(
     columns: ColumnCodec, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
 ) -> Decoded:
-    """Decode values, as `decode_keys`."""
+    """Decode values, with the arguments of `decode_keys`."""
     return _decode(
         columns,
         batches,
@@ -305,7 +306,7 @@ def decode_values(
 
 
 def decode_matched(batches: Sequence[RecordRows], indexes: Positions) -> pa.Array:
-    """The bytes of key and namespace, in the order of `indexes`."""
+    """Return the bytes of key and namespace of records, in the order of `indexes`."""
 
     def find(batch: RecordRows) -> tuple[npt.NDArray[np.uint8], Positions, Positions]:
         starts = batch.addresses - batch.keys.ctypes.data
@@ -331,7 +332,7 @@ def _decode(
 
 
 def _by_batch(batches: Sequence[RecordRows], indexes: Positions) -> Iterator[tuple[Positions, RecordRows, Positions]]:
-    """Split `indexes` by batch: yield positions in `indexes`, the batch, and the record indexes inside the batch."""
+    """Split `indexes` by batch; yield positions in `indexes`, the batch, and the indexes of records in the batch."""
     if len(batches) == 1:
         yield np.arange(len(indexes), dtype=np.int64), batches[0], indexes
         return
@@ -344,7 +345,7 @@ def _by_batch(batches: Sequence[RecordRows], indexes: Positions) -> Iterator[tup
 
 
 def join_arrays(arrays: Sequence[pa.Array], indices: Sequence[Positions], kind: pa.DataType) -> pa.Array:
-    """Arrays as one, in which the values of each come at its `indices`."""
+    """Join arrays into one; the values of each array go to the positions in its element of `indices`."""
     if not arrays:
         return pa.nulls(0, kind)
     if len(arrays) == 1:
@@ -372,7 +373,7 @@ class StateLayout:
         name: of the state.
         state_type: VALUE, REDUCING, AGGREGATING, LIST, MAP or TIMER.
         key: layout of the keys of its records.
-        value: layout of its values; None when `reason` says why there is none.
+        value: layout of its values; None if there is none, and `reason` says why.
         ttl: values carry the time of their last access.
         label: name for its column, if it differs from the name of the state.
     """
@@ -387,7 +388,7 @@ class StateLayout:
 
     @property
     def column(self) -> str:
-        """Name that its column gets, unless it is taken (see `name_columns`)."""
+        """Wished name of its column; it gets a prefix if another column has that name (see `name_columns`)."""
         return self.label or self.name
 
     @property
@@ -421,9 +422,9 @@ class StateValues:
     """Values of a state for some rows.
 
     Attributes:
-        array: one value per row.
-        stored: bytes of what could not be decoded; None when everything was.
-        failures: rows with something that could not be decoded, and why.
+        array: one value per row, null if it could not be decoded.
+        stored: stored bytes of the values that could not be decoded; None if all were.
+        failures: (row, reason) for each failure.
     """
 
     array: pa.Array
@@ -447,7 +448,7 @@ class StateColumn:
     own: ColumnCodec | None = None
 
     def make(self, found: StateRows, first: int, stop: int, *, lenient: bool) -> StateValues:
-        """The values for rows from `first` up to `stop`.
+        """Decode the values for rows from `first` up to `stop`.
 
         Args:
             found: the records of the state.
@@ -515,7 +516,7 @@ class StateColumn:
 
 
 def find_decodability(state: StateLayout, *, raw: bool) -> Decodability:
-    """Return how far the values of a state can be decoded; with `raw`, all of them stay bytes."""
+    """Return to what extent the values of a state can be decoded; with `raw`, all of them stay bytes."""
     if state.state_type == StateKind.TIMER:
         return Decodability()
     if raw:
@@ -530,7 +531,7 @@ def find_decodability(state: StateLayout, *, raw: bool) -> Decodability:
 
 
 def make_column(state: StateLayout, name: str, wanted: Wanted, decodability: Decodability) -> StateColumn:
-    """The column of a state.
+    """Make the column of a state.
 
     Raises:
         UsageError: `wanted` names a field that the values do not have.
@@ -551,18 +552,18 @@ def make_column(state: StateLayout, name: str, wanted: Wanted, decodability: Dec
 
 
 def stored_type(state: StateLayout) -> pa.DataType:
-    """Type of a column of stored bytes."""
+    """Return the type of a column of stored bytes."""
     return pa.binary() if state.map_key is None else pa.map_(pa.binary(), pa.binary())
 
 
 def name_columns(wishes: Sequence[str]) -> list[str]:
-    """Names of the columns of states.
+    """Choose the names of the columns of states.
 
-    A name that another column has, be it in other case (Spark does not tell them apart), gets the prefix `state_`.
+    A name that another column has gets the prefix `state_`. Case does not count, because Spark ignores it.
     """
     taken = set(FIXED_COLUMNS)
     names = [""] * len(wishes)
-    # States whose names are not reserved come first, so that they keep their names.
+    # Reserved names come last, so that the names they get with the prefix do not displace other states' own names.
     for index in sorted(range(len(wishes)), key=lambda each: wishes[each].lower() in taken):
         name = wishes[index]
         while name.lower() in taken:
@@ -602,7 +603,7 @@ def choose_columns(
 
 
 def spread(values: pa.Array, rows: np.ndarray, count: int) -> pa.Array:
-    """Values at `rows` (ascending) of `count` rows; null in the others."""
+    """Put values at `rows` (ascending) of an array of `count` rows; the other rows are null."""
     if len(rows) == count:
         return values
     if pa.types.is_null(values.type):
@@ -613,7 +614,10 @@ def spread(values: pa.Array, rows: np.ndarray, count: int) -> pa.Array:
 
 
 def _group(rows: np.ndarray, count: int, *children: pa.Array, present: np.ndarray | None = None) -> pa.Array:
-    """Lists, or maps of keys and values, per row; null in rows that are not present, by default those without any."""
+    """Group values into a list per row (or keys and values into a map); null in rows that are not `present`.
+
+    By default, rows without values are not present.
+    """
     sizes = np.bincount(rows, minlength=count)
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
@@ -624,7 +628,7 @@ def _group(rows: np.ndarray, count: int, *children: pa.Array, present: np.ndarra
 
 
 def _value_paths(state: StateLayout, wanted: Wanted) -> Wanted:
-    """Paths into the layout of the value for paths into the column."""
+    """Convert wanted paths in the column of a state to paths in the layout of its value."""
     if wanted is None:
         return None
     if state.map_key is not None:
@@ -655,7 +659,7 @@ def _ttl_type(kind: pa.StructType) -> pa.StructType:
 
 
 def _name_ttl(array: pa.Array) -> pa.Array:
-    """Values with the time of their last access, named as in tables."""
+    """Rename the field of the time of the last access in values as in tables of states."""
     if pa.types.is_list(array.type):
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(array.offsets, _name_ttl(array.values), mask=mask)

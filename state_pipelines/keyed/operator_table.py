@@ -56,11 +56,11 @@ if TYPE_CHECKING:
     from state_pipelines.keyed.keyed_file import KeyedFile
 
 WINDOW = 8 << 20
-"""Bytes of file whose key groups are matched at once; a larger key group is matched as a whole."""
+"""Bytes of file whose key groups are matched at once; a larger key group is still matched as a whole."""
 
 BATCH_ROWS = 1 << 17
 BATCH_BYTES = 64 << 20
-"""A batch ends at so many rows, or bytes of records."""
+"""Maximum number of rows, and of bytes of records, in a batch."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class OperatorTableOptions:
     """Selection of states and columns of an operator.
 
     Attributes:
-        states: names of the states that take part; None is all keyed states.
-        timers: timers take part too.
+        states: names of the states in the table; None is all keyed states.
+        timers: timers are in the table, too.
         columns: names or dotted paths such as `profile.address.zip`; None is all.
-        raw: keys and values as bytes, nothing decoded.
+        raw: keep keys and values as bytes.
         key: only rows of this key (in the form that `state_key` has in Arrow).
     """
 
@@ -83,10 +83,10 @@ class OperatorTableOptions:
 
 
 class OperatorTable:
-    """Turns the records of all states of an operator into record batches.
+    """Converter of the records of all states of an operator to record batches.
 
     Args:
-        states: those that take part, in the order of their columns.
+        states: the states in the table, in the order of their columns.
         options: the selection, with resolved `states` and `timers`.
 
     Raises:
@@ -116,7 +116,7 @@ class OperatorTable:
 
     @property
     def undecoded(self) -> str:
-        """Why columns hold stored bytes; empty when none does, or when bytes were requested."""
+        """Reason why columns have stored bytes; empty if none has, or if bytes were requested."""
         reasons = [
             f"{self._states[index].name}: {self._decodabilities[index].reason}"
             for index in self._columns
@@ -132,16 +132,17 @@ class OperatorTable:
         subtask: int,
         key_groups: KeyGroupRange | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of one subtask, or of some key groups of it.
+        """Yield the rows of one subtask, or of some of its key groups.
 
         Args:
-            files: of the subtask; timers may be in a separate one.
+            files: files of the subtask; timers may be in a separate file.
             subtask: its index.
-            key_groups: only these.
+            key_groups: read only these key groups; None is all.
 
         Raises:
             FormatError: the bytes do not fit the serializers, or a key comes twice in a state that is no map.
-            UnsupportedError: a value cannot be decoded, or a key cannot be read, so that its end is not known.
+            UnsupportedError: a value cannot be decoded, or the end of a key is not known because its serializer has no
+                reader.
         """
         for split, groups in self.split(files, key_groups):
             yield from self.read(split, subtask, groups)
@@ -153,7 +154,7 @@ class OperatorTable:
         return split_files(choose_files(files, self._ids), WINDOW, key_groups)
 
     def narrow(self, file: KeyedFile) -> KeyedFile:
-        """The file without the blocks that a wanted key does not need (see `KeyedFile.narrow_to_keys`)."""
+        """Restrict the file to the blocks that may have the wanted key, if any (see `KeyedFile.narrow_to_keys`)."""
         return file if self.needle is None else file.narrow_to_keys(KeySeeks(((self.needle.tobytes(), None),)))
 
     def read(
@@ -162,7 +163,7 @@ class OperatorTable:
         subtask: int,
         key_groups: KeyGroupRange | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of a part of a subtask (`split_files`), all held at once; as `batches`."""
+        """Yield the rows of one input of `split`, all of whose records are in memory; arguments as of `batches`."""
         found: dict[int, list[KeyedRecords]] = {index: [] for index in range(len(self._states))}
         for stored in files:
             file = self.narrow(stored)
@@ -213,7 +214,7 @@ class OperatorTable:
     def _add_keys(
         self, rows: KeyRows, first: int, stop: int, columns: dict[str, pa.Array], *, lenient: bool
     ) -> list[tuple[int, str]]:
-        """Add the key columns, each row from the record that came first; the rows that fail, and why."""
+        """Add the key columns, decoded from the first record of each row; return the rows that fail, and why."""
         wanted = [name for name in (*KEY_COLUMNS, "key_bytes") if name in self._chosen]
         arrays: dict[str, list[pa.Array]] = {name: [] for name in wanted}
         indices: list[np.ndarray] = []
@@ -234,7 +235,7 @@ class OperatorTable:
                 for number, each in enumerate(decoded.array.type):
                     array = decoded.array.field(number) if children is None else children[number]
                     kind = self.schema.field(each.name).type
-                    # Null for a void namespace, in a table whose other states have another type of namespace.
+                    # The namespace of this state is void, while the column has the type of another state's namespace.
                     arrays[each.name].append(array if array.type == kind else pa.nulls(len(array), kind))
                 if stored:
                     raw = decode_matched(batches, indexes[failed])
@@ -246,7 +247,7 @@ class OperatorTable:
         return failures
 
     def _name_and_choose(self) -> None:
-        """Name the columns and find the wanted ones."""
+        """Choose the names of all columns, and the wanted columns."""
         asked = self._options.columns or ()
         wishes = [
             f"{s.column}_bytes" if decodability.stored else s.column
@@ -289,7 +290,7 @@ class OperatorTable:
             if name in self._chosen:
                 below = self._chosen[name]
                 paths |= {name} if below is None else {f"{name}.{path}" for path in below}
-        # The map key is not decoded here.
+        # Map keys are in the columns of their states, so they are not decoded here.
         fields = [
             tuple((name, lay.Rest() if name == "map_key" else each) for name, each in state.key.fields)
             for state in self._states
@@ -313,7 +314,7 @@ class OperatorTable:
 
 
 def group_files(files: Iterable[tuple[int, KeyedFile]]) -> dict[int, tuple[KeyedFile, ...]]:
-    """Files by the index of their subtask."""
+    """Group files by the index of their subtask."""
     found: dict[int, tuple[KeyedFile, ...]] = {}
     for subtask, file in files:
         found[subtask] = (*found.get(subtask, ()), file)
@@ -321,17 +322,17 @@ def group_files(files: Iterable[tuple[int, KeyedFile]]) -> dict[int, tuple[Keyed
 
 
 def choose_files(files: Iterable[KeyedFile], states: Container[str]) -> tuple[KeyedFile, ...]:
-    """The files that hold any of the states."""
+    """Return the files that have any of the states."""
     return tuple(file for file in files if any(info.name in states for info in file.header.states))
 
 
 def split_files(
     files: Sequence[KeyedFile], size: int, key_groups: KeyGroupRange | None = None
 ) -> Iterator[tuple[tuple[KeyedFile, ...], KeyGroupRange | None]]:
-    """Split the files of a subtask into parts of about `size` bytes, each all that they have of some key groups.
+    """Split the files of a subtask into splits of about `size` bytes; a split has all records of its key groups.
 
     Yields:
-        (files, the key groups of them that make up the part; None is all).
+        (files, the key groups of the split; None is all in the files).
     """
     if len(files) == 1:
         for split in files[0].split(size, key_groups):
@@ -372,7 +373,7 @@ def find_namespace(states: Sequence[StateLayout]) -> int:
 
 
 def _find_key_decodability(states: Sequence[StateLayout]) -> tuple[str, bool]:
-    """Why keys have no columnar form (empty when they have one), and whether single ones may well fail."""
+    """Return why keys cannot be decoded (empty if they can), and whether single keys may well fail to be decoded."""
     may_fail = False
     for state in states:
         fields = tuple(each for each in state.key.fields if each[0] in KEY_COLUMNS)
@@ -384,7 +385,7 @@ def _find_key_decodability(states: Sequence[StateLayout]) -> tuple[str, bool]:
 
 
 def _join_reasons(count: int, always: str, failures: Sequence[tuple[str, tuple[int, str]]]) -> pa.Array:
-    """The column `reason`."""
+    """Make the column `reason`: per row, `always` and the failures of this row."""
     texts: list[str | None] = [always or None] * count
     for name, (row, reason) in failures:
         text = texts[row]

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 MARKER = bytes.fromhex("f1cd859f")
 VERSION = 2
 NEVER_STARTED = -1
-"""The offset of a key group that has no section; 0 is a position like any other."""
+"""Offset of a key group without a section; unlike in keyed streams, 0 is an ordinary offset here."""
 
 _TIMESTAMP_SIZE = 8
 # A service has a name, two snapshots (name and version each) and two counts.
@@ -90,14 +90,14 @@ class InternalTimersSnapshot:
 
     @property
     def states(self) -> tuple[StateMetaInfo, StateMetaInfo]:
-        """The states of the canonical format that hold such timers: event time, processing time."""
+        """The two states of the canonical format that such timers belong to: event time, processing time."""
         element = timer(self.key, self.namespace)
         event, processing = (f"{TIMER_STATE}{domain}_{self.name}" for domain in ("event", "processing"))
         return priority_queue(event, element), priority_queue(processing, element)
 
 
 class RawTimersFile(SectionFile):
-    """A stream of raw keyed state with timers, and its handle; the header is what a canonical file would have."""
+    """A stream of raw keyed state with timers; `header` is the one that a canonical file of the timers would have."""
 
     format: ClassVar[FileFormat] = FileFormat.RAW_TIMERS
     holds_raw_timers: ClassVar[bool] = True
@@ -109,11 +109,12 @@ class RawTimersFile(SectionFile):
         *,
         window: int = WINDOW,
     ) -> Iterator[tuple[int, KeyedRecords]]:
-        """The timers of some states in the order of the stream (see `KeyedFile.scan`).
+        """Yield the timers of some states in the order of the stream (see `KeyedFile.scan`).
 
         Raises:
-            FormatError: the bytes are no timers, or a key group has other services than the first one.
-            UnsupportedError: the timers are in a form of releases before 1.8.
+            FormatError: the bytes are no timers, or a key group has timer services that the first one with timers does
+                not have.
+            UnsupportedError: the timers are in a format of releases before 1.8.
         """
         wanted = {self.header.states[state_id]: state_id for state_id in state_ids}
         known = set(self.header.states)
@@ -138,7 +139,7 @@ class RawTimersFile(SectionFile):
                 yield state_id, _join(found[state_id], start, self.name)
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All timers, one key group after the other, ascending."""
+        """Yield all timers, one key group after the other, ascending."""
         for split in self.split(WINDOW, key_groups):
             chunks: dict[int, list[KeyedRecords]] = {}
             for state_id, records in split.scan(range(len(self.header.states))):
@@ -155,17 +156,17 @@ def open_raw_timers(
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group, or `NEVER_STARTED`.
-        context: of the operator; timers have no lengths, so their layouts say where the
-            second service begins.
+        context: properties of the operator; timers have no stored lengths and are parsed by the layouts of their
+            serializers.
 
     Returns:
-        None when no key group has a timer service.
+        The file; None if no key group has a timer service.
 
     Raises:
         FormatError: an offset lies outside the stream, key groups are not in their order, or the timers are damaged.
         NotTimersError: the raw keyed state is not timers; the bytes can still be read with `read_sections`.
         UnsupportedError: the timers are in a format before Flink 1.8, or their key or namespace has no layout; their
-            bytes can still be read likewise.
+            bytes can still be read in the same way.
     """
     sections = find_raw_sections(stream, key_groups, offsets)
     for group in group_sections(sections, WINDOW):
@@ -198,7 +199,7 @@ def _check_order(sections: Sequence[Section], name: str) -> None:
 
 
 def find_raw_sections(stream: StateStream, key_groups: KeyGroupRange, offsets: Sequence[int]) -> tuple[Section, ...]:
-    """The sections of a stream of raw keyed state, ascending by position; each ends where the next one begins.
+    """Find the sections of a stream of raw keyed state, ascending by position; each ends where the next one begins.
 
     Raises:
         FormatError: an offset lies outside the stream.
@@ -223,7 +224,7 @@ def read_raw_timers(
 
     Args:
         data: holds the section.
-        layouts: what layouts depend on beyond serializers.
+        layouts: context for deriving the layouts of serializers.
         start: first byte of the section in `data`.
         end: end of the section, exclusive (default: the end of `data`).
 
@@ -303,12 +304,12 @@ def _read_version(reader: Reader) -> None:
 
 
 def _has_no_services(reader: Reader) -> bool:
-    """Whether the count of services is 0; then versions make no difference."""
+    """Return whether the number of services is 0; then the section is the same in all versions."""
     return reader.data[reader.position : reader.position + 4] == bytes(4)
 
 
 def _is_unversioned(reader: Reader) -> bool:
-    """Whether a count, a name and a Java object follow; nothing is consumed."""
+    """Return whether the next bytes are a count, a name and a Java object; the reader does not move."""
     ahead = Reader(reader.data, reader.name, reader.position, reader.end)
     try:
         ahead.count(_SMALLEST_SERVICE)
@@ -335,10 +336,10 @@ def _read_service(reader: Reader, data: npt.NDArray[np.uint8], layouts: LayoutCo
 def _read_timers(reader: Reader, data: npt.NDArray[np.uint8], layout: lay.Struct) -> Encoded:
     count, start = reader.count(smallest_size(layout)), reader.position
     if not count:
-        # Most key groups of a small operator have no timers.
+        # Save time: most key groups of a small operator have no timers.
         return Encoded(np.empty(0, np.uint8), np.empty(0, np.int64))
     try:
-        # Of all fields the timestamp is the cheapest; what counts is where the timers end.
+        # Only the ends of the timers are needed; to find them, the timestamp is the cheapest field to decode.
         program = compile_layout(layout, frozenset({"timestamp"}))
     except UnsupportedError:
         stops = _find_stops(reader, layout, count)

@@ -49,13 +49,14 @@ class KeyedLayout:
     """Layouts of the records of one state.
 
     Attributes:
-        key: struct of `state_key`, `state_namespace` and, of a map, `map_key`; of timers `timestamp` first.
-        value: of the value; timers have none (`Constant`).
+        key: struct of `state_key`, `state_namespace` and, for a map, `map_key`; for timers `timestamp` comes first.
+        value: layout of the value; timers have an empty one (`Constant`).
         state_type: VALUE, REDUCING, AGGREGATING, LIST, MAP or TIMER.
         ttl: values (elements, map values) carry the time of their last access.
-        key_serializer: of the keys.
+        key_serializer: serializer of the keys.
         max_parallelism: number of key groups.
-        is_declared: the types of the values are declared, not stored (state of Python functions).
+        is_declared: the user has declared the types of the values, which the snapshot does not have (state of Python
+            functions).
     """
 
     key: lay.Struct
@@ -94,8 +95,8 @@ class KeyedRecords:
         key_ends: i64[n].
         value_starts: i64[n].
         value_ends: i64[n].
-        offset: position of `data` in its file (of a compressed file: in the section), for errors.
-        file: its name, for errors.
+        offset: position of `data` in its file (in a compressed file: in the section), for errors.
+        file: name of the file, for errors.
     """
 
     key_groups: npt.NDArray[np.int32]
@@ -112,7 +113,7 @@ class KeyedRecords:
         return len(self.key_groups)
 
     def cut(self, start: int, stop: int) -> KeyedRecords:
-        """The records from `start` up to `stop`, nothing copied."""
+        """Return the records from `start` up to `stop`, without copying bytes."""
         return self._at(slice(start, stop))
 
     def select(self, rows: npt.NDArray[np.integer]) -> KeyedRecords:
@@ -133,9 +134,10 @@ class KeyedRecords:
 
 
 def concat_records(batches: Sequence[KeyedRecords]) -> KeyedRecords:
-    """Records of one state from several batches as one.
+    """Concatenate batches of records of one state.
 
-    Records in one buffer stay there. Records of several buffers are copied, and their file offsets are lost.
+    If all batches share a buffer, nothing is copied. Otherwise buffers are copied, and offsets in the file are no
+    longer known.
     """
     first = batches[0]
     if len(batches) == 1:
@@ -161,7 +163,7 @@ def concat_records(batches: Sequence[KeyedRecords]) -> KeyedRecords:
 
 
 def cut_nulls(records: KeyedRecords) -> npt.NDArray[np.int64]:
-    """Ends of the values of a map state, i64[n]: a null ends after its flag.
+    """Return the ends of the values of a map state, i64[n]; a null ends after its flag.
 
     RocksDB writes nothing else for a null; a canonical savepoint of the heap backend may have bytes after the flag,
     which mean nothing.
@@ -183,7 +185,7 @@ def derive_keyed_layout(
     """Derive the layouts of the records of a state; keys are decoded even where `context` keeps values as bytes.
 
     Raises:
-        UnsupportedError: the kind of state has no records of its own here, or a serializer was lost at write time.
+        UnsupportedError: states of this kind have no records to read here, or a serializer has no layout.
     """
     values, context = context, replace(context, opaque_values=OpaqueValues.NONE)
     if info.backend_type is BackendStateType.PRIORITY_QUEUE:
@@ -232,7 +234,7 @@ def _timer_layout(info: StateMetaInfo, max_parallelism: int, context: LayoutCont
 
 
 def _python_value(serializer: tree.Serializer) -> PythonValue | None:
-    """The declared type of state of a Python function (see `snapshot.state`)."""
+    """Return the declared type of state of a Python function (see `snapshot.state`); None for other serializers."""
     if isinstance(serializer, tree.Ttl | tree.TtlAware):
         return _python_value(serializer.inner)
     return serializer if isinstance(serializer, PythonValue) else None
@@ -248,13 +250,13 @@ if TYPE_CHECKING:
     Bytes = npt.NDArray[np.uint8]
     Positions = npt.NDArray[np.int64]
     Spans = npt.NDArray[np.int64]
-    """i64[2, n]: starts and ends (exclusive)."""
+    """i64[2, n]: starts and ends (exclusive) of spans."""
 
 SPAN = pa.struct([pa.field("start", pa.int64(), False), pa.field("stop", pa.int64(), False)])
 
 
 class Bounds(Protocol):
-    """Start and end offsets of the fields, elements and spans in measured values; nested like the layout."""
+    """Offsets that a `Measure` has found: start and end of spans, in fields and elements as in the layout."""
 
     def field(self, name: str) -> Bounds:
         """Return a field of a struct."""
@@ -269,7 +271,7 @@ class Bounds(Protocol):
 
     @property
     def elements(self) -> Bounds:
-        """The elements of all lists."""
+        """Bounds of the elements of all lists, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ class KernelBounds:
     """Bounds in the columns that the kernel filled.
 
     Attributes:
-        builder: names the columns of the values.
+        builder: builder of the measured values, which knows their columns.
         columns: the columns.
     """
 
@@ -340,12 +342,12 @@ class ArrowBounds:
 
 
 class Measure:
-    """Finds the offsets of fields, list elements and spans in values, without decoding them.
+    """Finder of the offsets of fields, list elements and spans in values, without decoding them.
 
     Compiled kernels do this; if only the scalar codec can read the data (Kryo), it reads the values one at a time.
 
     Args:
-        layout: spans (`codecs.layout.Span`) in structs and lists.
+        layout: a layout of spans (`codecs.layout.Span`), in structs and lists.
 
     Raises:
         UnsupportedError: the layout is made of something else.
@@ -364,12 +366,12 @@ class Measure:
     def sequences(
         self, data: Bytes, starts: Positions, ends: Positions, counts: Positions, *, offsets: Positions, name: str
     ) -> tuple[Bounds, Positions]:
-        """Measure sequences of consecutive values.
+        """Measure values that follow each other, in several sequences.
 
         Args:
             data: u8.
             starts: i64[m], first byte of the first value of each sequence.
-            ends: i64[m], no value reaches beyond it.
+            ends: i64[m], offsets beyond which no value of the sequence may reach.
             counts: i64[m], values of each sequence.
             offsets: i64[m], position of `data` in the file of the sequence, for errors.
             name: of the file, for errors.
@@ -379,7 +381,7 @@ class Measure:
 
         Raises:
             FormatError: the bytes do not fit the serializers.
-            UnsupportedError: a value cannot be read, so that later values cannot be found.
+            UnsupportedError: the end of a value is not known, because its serializer has no reader.
         """
         if self._program is not None:
             columns, stops = fill_sequences(self._program, data, starts, ends, counts, offsets)
@@ -400,14 +402,14 @@ class Measure:
         return self._program is not None
 
     def stops(self, data: Bytes, count: int) -> Positions:
-        """Ends of consecutive values in `data`, up to the first incomplete one (`is_compiled`).
+        """Find the ends of consecutive values in `data`, up to the first incomplete one; needs `is_compiled`.
 
         Args:
             data: u8.
-            count: number of values, in `data` and after it.
+            count: number of values; some may be after the end of `data`.
 
         Returns:
-            i64[n], n at most `count`.
+            i64[n], ends of the first n values; n is at most `count`.
         """
         assert self._program is not None, "only kernels measure values that may be cut off"
         return measure_sequence(self._program, data, 0, len(data), count)
@@ -416,7 +418,7 @@ class Measure:
         """Measure values that fill `data[starts[i]:ends[i]]`.
 
         Returns:
-            Positions in `data`.
+            Bounds of the values, as offsets in `data`.
 
         Raises:
             FormatError: the bytes do not fit the serializers.
@@ -428,7 +430,7 @@ class Measure:
         return ArrowBounds(self.spans(data, starts, ends, offset=offset, name=name))
 
     def spans(self, data: Bytes, starts: Positions, ends: Positions, *, offset: int, name: str) -> pa.Array:
-        """Measure values as `bounds`; return an array of spans, nested as the layout is."""
+        """Measure values as `bounds` does; return an array of spans, nested as the layout is."""
         if self._program is not None:
             return decode_spans(self._program, data, starts, ends, offset=offset)
         raw = _raw(data)
@@ -441,12 +443,12 @@ class Measure:
 
 
 def take_bytes(data: Bytes, starts: Positions, ends: Positions) -> pa.Array:
-    """Spans of bytes as a binary array."""
+    """Return spans of bytes as a binary array."""
     return decode_spans(compile_layout(lay.Rest()), data, starts, ends)
 
 
 def _raw(data: Bytes) -> bytes:
-    """The bytes of an array, not copied where it is a view of all of some bytes."""
+    """Return the bytes of an array; they are not copied if the array is a view of a whole `bytes` object."""
     base = data.base
     return base if isinstance(base, bytes) and len(base) == len(data) else data.tobytes()
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.state_meta_info import StateMetaInfo
 
 _FEW = 16
-"""States with fewer runs than this are split by the index of a table, since a single table is a large share of them."""
+"""A state with fewer splits than this is split by the indexes of its tables, because a table is a large share of it."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ class RocksFile(KeyedFormat):
     """The database of one subtask.
 
     Attributes:
-        name: of the meta stream, for errors.
-        key_groups: range of the handle, or the part of it that is read; a database may hold more.
-        column_families: by state id.
-        context: of the operator.
-        is_forst: the states are of the asynchronous API, so that only ForSt restores the database; the header describes
-            them as states of the synchronous API.
+        name: name of the meta stream, for errors.
+        key_groups: key groups to read: those of the handle, or some of them; the database may have more.
+        column_families: column family of each state, by state id.
+        context: properties of the operator.
+        is_forst: the states are of the asynchronous API, so only ForSt restores the database; `header` describes them
+            as states of the synchronous API.
         first: lower bound of the keys to read (inclusive), with key-group prefix.
-        after: end of the keys to read (exclusive); None for all up to the last one.
-        seeks: keys that the caller wants; records of other keys may be read or not. None for all keys.
+        after: upper bound of the keys to read (exclusive); None to read up to the last one.
+        seeks: keys that the caller wants (records of other keys may be returned or not); None for all keys.
         tables: cache of opened tables, shared by all scans and splits of the database.
     """
 
@@ -95,7 +95,7 @@ class RocksFile(KeyedFormat):
     def scan(
         self, state_ids: Sequence[int], key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[int, KeyedRecords]]:
-        """The records of some states, one state after the other (see `KeyedFile.scan`)."""
+        """Yield the records of some states, one state after the other (see `KeyedFile.scan`)."""
         wanted = [self._find_ranges(each, key_groups) for each in state_ids]
         with ColumnFamilyScans(wanted, tables=self.tables) as scans:
             for number, state_id in enumerate(state_ids):
@@ -104,12 +104,12 @@ class RocksFile(KeyedFormat):
                         yield state_id, _to_records(entries, self.context.prefix, self.name)
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other."""
+        """Yield all records, one key group after the other."""
         scans = {each: self.scan([each], key_groups) for each in range(len(self.header.states))}
         return gather_key_groups({each: (records for _, records in found) for each, found in scans.items()})
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[RocksFile]:
-        """Parts of about `size` bytes, by the table sizes in the manifest."""
+        """Split the file into files of about `size` bytes, by the sizes of tables in the MANIFEST."""
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         if not groups.number or not any(column_family.files for column_family in self.column_families):
             return
@@ -125,9 +125,9 @@ class RocksFile(KeyedFormat):
     def split_records(
         self, state_id: int, size: int, least: int, key_groups: KeyGroupRange | None = None
     ) -> Iterator[tuple[RocksFile, int]]:
-        """Split into files of about `size` bytes; one in which the state has more than `least` bytes is cut by keys.
+        """Split into files of about `size` bytes; a file with more than `least` bytes of the state is cut between keys.
 
-        To find these keys, the indexes of its tables are read.
+        To find the keys at which to cut, the indexes of the tables are read.
         """
         if self.seeks is not None:
             for split in self.split(size, key_groups):
@@ -148,7 +148,7 @@ class RocksFile(KeyedFormat):
                 yield replace(split, first=first, after=after), state_id
 
     def estimate_key_groups(self, column_families: Sequence[ColumnFamily] | None = None) -> npt.NDArray[np.float64]:
-        """Estimate the bytes of file per key group, f64[end + 1] from key group 0 on, of all or some states.
+        """Estimate the bytes of file per key group, f64[end + 1] from key group 0 on, of all or some column families.
 
         The bytes of a table are divided evenly among the key groups that it spans.
         """
@@ -162,7 +162,7 @@ class RocksFile(KeyedFormat):
         return sizes
 
     def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
-        """Bytes of one state, estimated."""
+        """Estimate the bytes of one state."""
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         sizes = self.estimate_key_groups([self.column_families[state_id]])
         return int(sizes[groups.start : groups.end + 1].sum()) if groups.number else 0
@@ -190,7 +190,7 @@ class RocksFile(KeyedFormat):
         return replace(self, seeks=keys)
 
     def _find_ranges(self, state_id: int, key_groups: KeyGroupRange | None) -> ColumnFamilyRanges:
-        """Find the keys of a state that are read."""
+        """Find the ranges of keys of a state that are to be read."""
         prefix = self.context.prefix
         groups = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         timers = self.header.states[state_id].backend_type is BackendStateType.PRIORITY_QUEUE
@@ -209,7 +209,7 @@ class RocksFile(KeyedFormat):
 
 
 def _find_bounds(key_groups: KeyGroupRange, prefix: int) -> tuple[bytes, bytes]:
-    """The first key of some key groups, and the first key after them."""
+    """Return the first possible key of some key groups, and the first possible key after them."""
     if key_groups.end + 1 >= 1 << 8 * prefix:
         raise FormatError(
             f"key groups {key_groups.start}-{key_groups.end} do not fit into the {prefix} bytes that keys begin with",
@@ -232,12 +232,12 @@ def open_rocksdb(
         meta: the meta stream, which is the header and nothing else.
         key_groups: range of the handle.
         files: the files of the database by local name.
-        context: of the operator.
+        context: properties of the operator.
         declared: snapshot classes that the user declares.
 
     Raises:
-        FormatError: the states of the header and the column families of the database are not the same, or a table
-            is not listed in the MANIFEST.
+        FormatError: the states of the header and the column families of the database are not the same, or a table is
+            not listed in the MANIFEST.
         MissingFileError: a table that is live is not among the files.
     """
     check_header_size(meta, meta.size)
@@ -274,12 +274,12 @@ def _to_records(entries: SortedEntries, prefix: int, name: str) -> KeyedRecords:
 
 @dataclass
 class RocksWriter:
-    """Writes one database, state after state; the mirror of `open_rocksdb` and `RocksFile`.
+    """Writer of one database; the mirror of `open_rocksdb` and `RocksFile`.
 
     Args:
-        directory: local, empty or not there yet; it holds the database afterwards.
-        header: from the meta stream.
-        context: of the operator.
+        directory: local directory for the database; empty, or it does not exist yet.
+        header: key serializer and states, for the meta stream.
+        context: properties of the operator.
     """
 
     directory: Path
@@ -314,18 +314,18 @@ class RocksWriter:
     def meta(self) -> bytes:
         """Content of the meta stream."""
         writer = Writer()
-        # RocksDB compresses its own blocks.
+        # Snappy streams of key groups do not occur in a database: RocksDB compresses its blocks itself.
         write_keyed_header(writer, replace(self.header, compressed=False))
         return writer.getvalue()
 
     @property
     def files(self) -> list[Path]:
-        """The files that the handle names, once everything is written."""
+        """The files that the handle must name; complete after `write`."""
         return list_files(self.directory)
 
 
 def _to_entries(records: KeyedRecords, prefix: int, *, is_map: bool) -> SortedEntries:
-    """Records of one state and key group in the order of their keys, with the key-group prefix."""
+    """Sort records of one state and key group by key, and add the key-group prefix."""
     data = records.data
     value_ends = cut_nulls(records) if is_map else records.value_ends
     order = np.asarray(pc.sort_indices(take_bytes(data, records.key_starts, records.key_ends))).astype(np.int64)

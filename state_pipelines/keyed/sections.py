@@ -34,23 +34,23 @@ if TYPE_CHECKING:
     from state_pipelines.serializers.snapshot_classes import DeclaredSerializer
 
 WINDOW = 8 << 20
-"""Bytes that are read at once."""
+"""Number of bytes of a file that are read at once."""
 
 FIRST_READ = 1 << 16
 _MOST_KNOWN = 1024
-"""Number of beginnings that are kept; of at most `FIRST_READ` bytes each."""
+"""Maximum number of cached beginnings of streams, each of at most `FIRST_READ` bytes."""
 """Bytes that contain most headers."""
 
 Bytes = npt.NDArray[np.uint8]
 Positions = npt.NDArray[np.int64]
 
 NO_SECTION = 0
-"""The offset of a key group without records."""
+"""Offset of a key group without records."""
 
 
 @dataclass(frozen=True)
 class HeaderReading:
-    """Information besides its bytes for reading a header, such as one with a serializer snapshot without a reader.
+    """Information, besides the bytes, for reading a header, such as one with an unknown serializer snapshot.
 
     Attributes:
         declared: snapshot classes that the user declares.
@@ -65,7 +65,7 @@ class HeaderReading:
     known: dict[StateStream, bytes] | None = field(default=None, compare=False, repr=False)
 
     def read(self, stream: StateStream, end: int) -> bytes:
-        """The bytes of the stream up to `end`."""
+        """Read the stream from its beginning up to `end`."""
         if end <= len(self.beginning):
             return self.beginning[:end]
         known = {} if self.known is None else self.known
@@ -79,21 +79,21 @@ class HeaderReading:
 
 
 PLAIN = HeaderReading()
-"""Reading of a header of which only its bytes are known."""
+"""Reading of a header without further information."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordSpan:
-    """Adjacent records of one state, a range of a section (see `keyed.sections`).
+    """Adjacent records of one state in a section (see `keyed.sections`).
 
-    Positions count bytes of data from `Section.start`. In a compressed file a chunk begins there, and the data are the
-    decompressed chunks.
+    Positions are offsets in the data from `Section.start` on. In a compressed file, the data are the decompressed
+    chunks, the first of which begins at `Section.start`.
 
     Attributes:
         state_id: the state.
         skip: position of the first record.
         stop: end of the last record (exclusive).
-        count: how many records; -1 where they say themselves how long they are.
+        count: number of records; -1 if records have stored lengths.
     """
 
     state_id: int
@@ -104,7 +104,7 @@ class RecordSpan:
 
 @dataclass(frozen=True)
 class Section:
-    """The bytes of one key group in a stream.
+    """The section of one key group in a stream: where its bytes are.
 
     Attributes:
         start: first byte in the stream.
@@ -141,12 +141,12 @@ def open_sections(
         stream: the stream of the handle.
         key_groups: range of the handle.
         offsets: position per key group; `NO_SECTION` where there are no records.
-        narrowed: the stream may hold other key groups too, with sections before, between and after those that
-            the handle names (`KeyGroupsStateHandle.getIntersection`, after a rescale).
-        reading: what helps to read the header.
+        narrowed: the stream may hold other key groups too, with sections before, between and after those that the
+            handle names (`KeyGroupsStateHandle.getIntersection`, after a rescale).
+        reading: declarations and cached bytes with which the header is read.
 
     Raises:
-        FormatError: an offset is outside the stream or that of two key groups, or the header is malformed.
+        FormatError: an offset is outside the stream, two key groups have the same offset, or the header is malformed.
     """
     present = sorted((offset, key_group) for offset, key_group in zip(offsets, key_groups, strict=True) if offset)
     for offset, key_group in present:
@@ -162,7 +162,7 @@ def open_sections(
                 where=Where(file=stream.name, offset=offset),
                 hint=EDITED_METADATA,
             )
-    # A state without any record still has a header; it then fills the stream.
+    # The stream of a subtask without any record has a header and nothing else.
     header_end = present[0][0] if present else stream.size
     if narrowed:
         header, header_end = read_first_header(stream, header_end, reading)
@@ -188,7 +188,7 @@ def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PL
             reader = Reader(reading.read(stream, size), stream.name)
             return read_keyed_header(reader), reader.position
         except FormatError:
-            # The header may go on after these bytes, unless they were all.
+            # The header may be longer than these bytes, unless they reach to `end`.
             if size == end:
                 raise
             size = min(end, 8 * size)
@@ -199,7 +199,7 @@ def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PL
 
 
 def parse_header(data: bytes, name: str, declared: tuple[DeclaredSerializer, ...] = ()) -> KeyedHeader:
-    """Parse the header that fills `data`; cached, since the headers of subtasks are mostly equal.
+    """Parse the header that fills `data`. Results are cached, because the headers of subtasks are mostly equal.
 
     Raises:
         OpenBodyError: the key serializer has no reader, and its end is not known.
@@ -208,7 +208,7 @@ def parse_header(data: bytes, name: str, declared: tuple[DeclaredSerializer, ...
     try:
         return _parse_header(data, None, declared)
     except StateError:
-        # A cached header has no file name; the error needs the one of this file.
+        # The cached function does not know the name of the file; parse again for an error with the name.
         return _parse_header.__wrapped__(data, name, declared)
 
 
@@ -220,7 +220,7 @@ def _parse_header(data: bytes, name: str | None, declared: tuple[DeclaredSeriali
 
 
 def select_sections(sections: Sequence[Section], key_groups: KeyGroupRange | None) -> list[Section]:
-    """The sections of some key groups; of all when `key_groups` is None."""
+    """Return the sections of some key groups; of all if `key_groups` is None."""
     return [each for each in sections if key_groups is None or each.key_group in key_groups]
 
 
@@ -237,7 +237,7 @@ def group_sections(sections: Sequence[Section], size: int) -> Iterator[tuple[Sec
 
 
 def measure_sections(sections: Iterable[Section], key_groups: KeyGroupRange) -> tuple[Positions, bool]:
-    """Bytes of the sections of a stream, i64[n] over n key groups, and whether an open end makes it an estimate."""
+    """Measure the sections of n key groups, i64[n]; also return whether this is an estimate, because an end is open."""
     found = np.zeros(len(key_groups), np.int64)
     estimated = False
     for section in sections:
@@ -248,10 +248,10 @@ def measure_sections(sections: Iterable[Section], key_groups: KeyGroupRange) -> 
 
 
 def read_sections(stream: StateStream, start: int, end: int) -> bytes:
-    """The bytes of a stream from `start` to `end`.
+    """Read the bytes of a stream from `start` to `end`.
 
     Raises:
-        FormatError: the stream ends before.
+        FormatError: the stream ends before `end`.
     """
     raw = read_stream_range(stream, start, end)
     if len(raw) < end - start:
@@ -263,10 +263,10 @@ def read_sections(stream: StateStream, start: int, end: int) -> bytes:
 
 
 def decompress_sections(raw: bytes, group: Sequence[Section], name: str, offset: int) -> tuple[Bytes, Positions]:
-    """The concatenated data of the snappy streams of sections, and their ends.
+    """Decompress sections; return their concatenated data, and the end of the data of each section.
 
     Args:
-        raw: holds the sections.
+        raw: bytes of the file with the sections.
         group: the sections.
         name: of the file, for errors.
         offset: position of `raw` in the file.
@@ -290,11 +290,11 @@ def decompress_sections(raw: bytes, group: Sequence[Section], name: str, offset:
 
 
 def decompress_section(raw: bytes, section: Section, start: int, name: str, offset: int) -> bytes:
-    """The data of the snappy streams of a section.
+    """Decompress the snappy streams of a section.
 
     Args:
-        raw: holds the section.
-        section: the section; bytes after an open one may be no chunks.
+        raw: bytes of the file with the section.
+        section: the section. If it is open, decompression ends at the first bytes that are no chunk.
         start: position of the first stream in `raw`.
         name: of the file, for errors.
         offset: position of `raw` in the file.
@@ -321,14 +321,17 @@ _CHUNK_HEADER = 4
 
 @dataclass(frozen=True, slots=True)
 class RecordPosition:
-    """A position in the data of a section, and where in the file it is.
+    """A position in the data of a section (see `RecordSpan`), and the bytes of the file that it corresponds to.
 
     Attributes:
-        position: in the data.
-        start: where to begin reading the file for data from here on: the byte, or the chunk that holds it.
+        position: the position in the data.
+        start: offset in the file from which to read for the data from `position` on: of the byte itself, or of its
+            chunk.
         base: position in the data that corresponds to `start`.
-        after: where reading the file may end for data up to here: the byte, or the end of the last chunk needed.
-        share: approximate position in the file, interpolated inside a chunk; differences estimate stored sizes.
+        after: offset in the file up to which to read for the data before `position`: of the byte itself, or the end of
+            a chunk.
+        share: approximate offset of the position in the file, interpolated inside a chunk. Differences of shares
+            estimate stored sizes.
     """
 
     position: int
@@ -348,8 +351,8 @@ class _Chunk(NamedTuple):
 class SectionReader:
     """Sequential reader of a section, or of its span; on a remote storage it reads ahead (`storage.reading`).
 
-    It keeps in memory the bytes requested by `advance`, a block of the file, and what is read ahead; of a compressed
-    section also as many bytes of chunks.
+    In memory are the bytes requested by `advance`, a block of the file, and the blocks that are read ahead; for a
+    compressed section, also the compressed bytes.
 
     Attributes:
         data: the bytes in memory.
@@ -363,10 +366,10 @@ class SectionReader:
         """Open a section; nothing is read yet.
 
         Args:
-            stream: of the section.
+            stream: stream of the section.
             section: the section.
-            compressed: its bytes are snappy streams.
-            head: bytes at its start that are not part of the data, nor compressed.
+            compressed: the bytes of the section are snappy streams.
+            head: number of bytes at the start of the section that do not belong to the data, and are not compressed.
             block: bytes of the file per request.
         """
         span = section.span
@@ -402,8 +405,8 @@ class SectionReader:
         """Drop the first bytes of `data`, and read on until it has `size` bytes or the section ends.
 
         Args:
-            used: how many bytes are not needed any more.
-            size: how many are wanted; whole chunks are held, so that more may come.
+            used: number of bytes that are no longer needed.
+            size: number of bytes wanted in `data`; there may be more, because chunks are decompressed as a whole.
 
         Raises:
             FormatError: the stream ends before the section does, or a chunk is damaged.
@@ -421,12 +424,12 @@ class SectionReader:
         if self._stop is not None and self.position + len(self.data) >= self._stop:
             self.data = self.data[: self._stop - self.position]
             self.complete = True
-        # Keep the chunk that ends where `data` begins: `locate` needs its end.
+        # Keep the chunk that ends where `data` begins, because `locate` needs the end of that chunk.
         while self._chunks and self._chunks[0].position + self._chunks[0].size < self.position:
             self._chunks.pop(0)
 
     def locate(self, position: int) -> RecordPosition:
-        """The offset in the file of a position inside `data`, or at its end."""
+        """Locate in the file a position that is inside `data` or at its end."""
         if not self._compressed:
             start = self._origin + position
             return RecordPosition(position, start, position, start, start)
@@ -447,11 +450,11 @@ class SectionReader:
         return found
 
     def _next_block(self) -> memoryview:
-        """The next bytes of the file; none after the end of the section."""
+        """Return the next block of the file; empty after the end of the section."""
         return memoryview(next((data for _, data in self._blocks), b""))
 
     def _decompress(self, size: int) -> bytes:
-        """The data of chunks, `size` bytes or a little more; reads a block when no whole chunk is there."""
+        """Return the data of chunks, about `size` bytes; read a block and return nothing if no chunk is complete."""
         first = self._next - len(self._raw) + self._taken
         ends = self._taken
         while True:
@@ -497,7 +500,7 @@ class SectionReader:
 
 
 _SHARES = 8
-"""Positions per wanted span that a walk notes, so that spans can be even."""
+"""Number of positions that are noted per wanted span; with several, spans can be cut evenly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,9 +509,9 @@ class StateRun:
 
     Attributes:
         state_id: the state.
-        positions: where some of its records begin, including the first.
+        positions: starts of some records, among them the first.
         end: end of the last record.
-        counts: number of records before each position, and in total; empty if the records have stored lengths.
+        counts: number of records before each position, then their total number; empty if records have stored lengths.
     """
 
     state_id: int
@@ -518,7 +521,7 @@ class StateRun:
 
 
 class RunIndex:
-    """Cache of the runs of sections; a copy in another process starts empty.
+    """Cache of the runs of sections; a pickled copy is empty.
 
     One walk over a section finds the runs of all states, while splits ask for one state at a time.
     """
@@ -539,12 +542,12 @@ class RunIndex:
 
 
 def choose_step(size: int) -> int:
-    """Bytes of data between the positions that a walk notes, for spans of about `size` bytes."""
+    """Return how many bytes of data are between the noted positions, for spans of about `size` bytes."""
     return max(1, size // _SHARES)
 
 
 def cut_run(section: Section, run: StateRun, size: int) -> Iterator[Section]:
-    """Cut the records of a state into spans of equal size, about `size` bytes of file at most, in their order."""
+    """Cut the records of a state into spans of about the same size, each of at most about `size` bytes of file."""
     shares = np.array([position.share for position in run.positions], np.int64)
     total = run.end.share - int(shares[0])
     number = max(1, -(-total // size))

@@ -52,10 +52,10 @@ class TableOptions:
     Attributes:
         columns: names or dotted paths such as `value.address.zip`; None is all.
         flatten: one row per element of a list state; else one row per key with a list in `value`.
-        raw: keys and values as bytes, nothing decoded.
-        key_bytes: a column `key_bytes` beside the decoded ones: the stored key after the key-group prefix.
-        key_hash: a column `hashed_key_group` beside the others: the key group that the hash of the key gives; null
-            where the hash cannot be known (see `hashing`).
+        raw: keep keys and values as bytes.
+        key_bytes: add a column `key_bytes`: the stored key, without the key-group prefix.
+        key_hash: add a column `hashed_key_group`: the key group that the hash of the key gives; null if the hash is not
+            known (see `hashing`).
         key: only records of this key (as `keys.encode_keys` takes it).
     """
 
@@ -69,21 +69,21 @@ class TableOptions:
 
 @dataclass(frozen=True)
 class _Side:
-    """The key or the value side of records: its columns, or the reason why there are none."""
+    """Key or value side of records: the decoder of its columns, or the reason why there is none."""
 
     columns: ColumnCodec | None
     reason: str = ""
 
     def keeps_bytes(self, *, asked: bool) -> bool:
-        """Whether there is a column for the bytes of records that cannot be decoded."""
+        """Return whether there is a column for the stored bytes of records that cannot be decoded."""
         return self.columns is not None and (asked or self.columns.may_fail)
 
 
 class KeyedTable:
-    """Turns records of one state into record batches.
+    """Converter of records of one state to record batches.
 
     Args:
-        layout: layouts of the records; None when `reason` says why they could not be derived.
+        layout: layouts of the records; None if they could not be derived, and `reason` says why.
         options: the selection.
         reason: why there is no layout.
 
@@ -112,13 +112,13 @@ class KeyedTable:
 
     @property
     def undecoded(self) -> str:
-        """Why keys or values come as bytes; empty when they do not."""
+        """Reason why keys or values are returned as bytes; empty if they are decoded, or if bytes were requested."""
         if self._options.raw:
             return ""
         return self._key.reason or self._value.reason
 
     def narrow(self, file: KeyedFile) -> KeyedFile:
-        """The file without the blocks that a wanted key does not need (see `KeyedFile.narrow_to_keys`)."""
+        """Restrict the file to the blocks that may have the wanted key, if any (see `KeyedFile.narrow_to_keys`)."""
         return file if self.needle is None else file.narrow_to_keys(KeySeeks(((self.needle.tobytes(), None),)))
 
     def make_batch(self, records: KeyedRecords, subtask: int) -> pa.RecordBatch:
@@ -195,13 +195,13 @@ class KeyedTable:
 
         assert self._layout is not None
         if keys.null_count and not pa.types.is_null(keys.type):
-            # Keys that could not be decoded; a key is never null.
+            # Nulls are keys that could not be decoded, because Flink has no null keys.
             indexes = pc.if_else(keys.is_valid(), pc.cumulative_sum(keys.is_valid().cast(pa.int64())), None)
             return self._hash(keys.drop_null()).take(pc.subtract(indexes, 1))
         try:
             codes = hash_codes(self._layout.key_serializer, keys)
         except (UnsupportedError, UsageError):
-            # Hashes are unknown of user classes, and of types whose hash is the identity of the Java object.
+            # The hash is not known for user classes, nor for types that use the identity hash of Java objects.
             return pa.nulls(len(keys), pa.int32())
         return pa.array(assign_key_groups(codes, self._layout.max_parallelism), pa.int32())
 
@@ -325,7 +325,7 @@ class KeyedTable:
 
 
 def _find_hasher(layout: KeyedLayout) -> KeyHasher | None:
-    """A hasher of the keys from their bytes, whether they can be decoded or not; None where no kernel knows them."""
+    """Return a hasher of keys that works on their bytes, without decoding; None if no kernel has the hash."""
     from state_pipelines.keyed.hashing.value_hashes import KeyHasher  # many modules, for a column that few ask for
 
     hasher = KeyHasher(layout.key_serializer, LayoutContext())
@@ -333,12 +333,12 @@ def _find_hasher(layout: KeyedLayout) -> KeyHasher | None:
 
 
 def _binary(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> pa.Array:
-    """Spans of bytes as a binary array."""
+    """Return spans of bytes as a binary array."""
     return plan_columns(lay.Rest()).decode(data, starts, ends).array
 
 
 def _keep(array: pa.Array, rows: np.ndarray) -> pa.Array:
-    """Return `array` with null in all rows but `rows`."""
+    """Return `array` with null in all rows except `rows`."""
     if not len(rows):
         return pa.nulls(len(array), array.type)
     kept = np.zeros(len(array), np.bool_)
@@ -347,7 +347,7 @@ def _keep(array: pa.Array, rows: np.ndarray) -> pa.Array:
 
 
 def _fields(array: pa.StructArray) -> list[pa.Array]:
-    """Children of structs, null where the struct is."""
+    """Return the children of structs, null where the struct is null."""
     if array.null_count:
         children: list[pa.Array] = array.flatten()
         return children
@@ -379,7 +379,7 @@ def _flatten(decoded: Decoded) -> tuple[pa.Array, pa.Array, pa.Array]:
 
 
 def encode_key(layout: lay.Struct, key: object) -> np.ndarray:
-    """Bytes with which every record of `key` begins (after the key-group prefix)."""
+    """Return the bytes with which every record of `key` begins, after the key-group prefix."""
     fields = dict(layout.fields)
     if "timestamp" in fields:
         raise UsageError("timers cannot be looked for by key", hint="Read all and filter")
@@ -391,13 +391,13 @@ def encode_key(layout: lay.Struct, key: object) -> np.ndarray:
 
 @dataclass(frozen=True)
 class EncodedRecords:
-    """Records to be framed.
+    """Encoded records that are not framed yet: keys and values in separate buffers.
 
     Attributes:
         key_groups: i32[n].
         keys: keys without prefix.
         values: values.
-        batch: the rows that were encoded; those of a list state are whole lists.
+        batch: the rows that were encoded; each row of a list state is a whole list.
     """
 
     key_groups: npt.NDArray[np.int32]
@@ -408,12 +408,12 @@ class EncodedRecords:
 
 @dataclass(frozen=True)
 class RecordEncoder:
-    """Encodes rows of one state.
+    """Encoder of rows of one state.
 
-    Columns of the rows: `key_group` (else computed from the key's hash), `key_bytes` or `state_key`,
-    `state_namespace` (may be missing when void) and `map_key`; then the value columns of `tables`: `value`, or
-    `list_index, list_value`, or `map_value`; `ttl_last_access` when the state has TTL. Of a row with a `reason`, the
-    `value_bytes` are taken as they are. Other columns are ignored.
+    Columns of the rows: `key_group` (computed from the key's hash if it is missing), `key_bytes` or `state_key`,
+    `state_namespace` (may be missing when void) and `map_key`; then the value columns of `KeyedTable`: `value`, or
+    `list_index, list_value`, or `map_value`; `ttl_last_access` when the state has TTL. In a row with a `reason`, the
+    `value_bytes` are written as they are. Other columns are ignored.
 
     Attributes:
         layout: layouts of the records.
@@ -447,7 +447,7 @@ class RecordEncoder:
         return EncodedRecords(self._key_groups(batch), self._encode_keys(batch), self.encode_values(batch), batch)
 
     def encode_values(self, batch: pa.RecordBatch) -> Encoded:
-        """Encode values; of those that could not be decoded the bytes (column `value_bytes`) stay as they are.
+        """Encode values; values that could not be decoded when they were read are written from their `value_bytes`.
 
         Raises:
             UsageError: a column is missing.
@@ -469,7 +469,7 @@ class RecordEncoder:
         return Encoded(data[positions], ends)
 
     def _kept(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_] | None:
-        """Rows that hold the bytes of a value that could not be decoded; None when there are none."""
+        """Mark the rows whose value is to be written from `value_bytes`; None if there are none."""
         if not {"reason", "value_bytes"} <= set(batch.schema.names):
             return None
         failed = np.asarray(pc.and_(batch.column("reason").is_valid(), batch.column("value_bytes").is_valid()))
@@ -498,14 +498,14 @@ class RecordEncoder:
                     hint="Give it in every row, or leave the column out, and it is computed",
                 )
             stored = given.cast(pa.int32()).to_numpy()
-        # Rows with `key_bytes` have the keys that were read: their key groups need not be computed again.
+        # Rows with `key_bytes` were read from a snapshot, with their key groups.
         groups = self._hash_keys(batch, stored) if stored is None or "key_bytes" not in names else stored
         if len(groups) and not 0 <= groups.min() <= groups.max() < self.layout.max_parallelism:
             raise UsageError(f"a key group lies outside 0 to {self.layout.max_parallelism - 1}")
         return np.asarray(groups, np.int32)
 
     def _hash_keys(self, batch: pa.RecordBatch, stored: npt.NDArray[np.int32] | None) -> npt.NDArray[np.int32]:
-        """Return the key groups by hash, which must equal the `stored` ones; if the hash is unknown, the latter."""
+        """Return the key groups by hash, and check `stored` against them; if the hash is not known, return `stored`."""
         target = plan_columns(dict(self.layout.key.fields)["state_key"]).type
         keys = conform(self._column(batch, "state_key"), target, "state_key")
         try:
@@ -524,7 +524,7 @@ class RecordEncoder:
         return groups
 
     def read_keys(self, batch: pa.RecordBatch) -> pa.StructArray:
-        """The keys of rows in the exact type of their layout: `state_key`, `state_namespace`, `map_key`.
+        """Convert the keys of rows to the exact type of their layout: `state_key`, `state_namespace`, `map_key`.
 
         Raises:
             UsageError: a column is missing.
@@ -546,7 +546,7 @@ class RecordEncoder:
         return pa.StructArray.from_arrays(columns, fields=list(target))
 
     def read_values(self, batch: pa.RecordBatch) -> pa.Array:
-        """The values of rows in the exact type of their layout; those of timers are null.
+        """Convert the values of rows to the exact type of their layout; timers have null.
 
         Raises:
             UsageError: a column is missing.
@@ -563,7 +563,7 @@ class RecordEncoder:
             return conform(value, target, name)
         accessed = self._column(batch, TTL_COLUMN)
         children = [_access_times(accessed), conform(value, target.field("value").type, name)]
-        # A map value of null has no time of its last access either.
+        # The time of the last access is null for a map value of null; the whole struct is null then.
         mask = pc.is_null(accessed) if accessed.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _FIRST_KEYS = 1 << 10
 _FIRST_BYTES = 1 << 14
 _BITS = 62
-"""States per word of a mask; the sign stays out of it."""
+"""Number of states per word of a mask; the sign bit is not used."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class CountedKeys:
     Attributes:
         key_groups: i32[n].
         data: u8, holds the bytes of the keys.
-        starts: i64[n].
-        ends: i64[n].
-        records: i64[n], records of the key in all states.
-        sizes: i64[n], their bytes.
-        masks: i64[n, w], the states that have the key.
+        starts: i64[n], start of each key in `data`.
+        ends: i64[n], end of each key in `data`.
+        records: i64[n], number of records of each key in all states.
+        sizes: i64[n], bytes of these records.
+        masks: i64[n, w], the states that have the key: `_BITS` bits per word, one per state.
     """
 
     key_groups: npt.NDArray[np.int32]
@@ -75,13 +75,13 @@ class CountedKeys:
         return self.data[self.starts[row] : self.ends[row]].tobytes()
 
     def in_state(self, state: int) -> npt.NDArray[np.bool_]:
-        """bool[n], which keys a state has."""
+        """Return for each key whether a state has it, bool[n]."""
         held: npt.NDArray[np.bool_] = (self.masks[:, state // _BITS] >> (state % _BITS) & 1).astype(np.bool_)
         return held
 
 
 class KeyCounter:
-    """Counts keys; a key of several states is one key.
+    """Counter of keys, their records and bytes; a key of several states is one key.
 
     Args:
         states: number of states.
@@ -112,8 +112,8 @@ class KeyCounter:
             state: number of their state.
             key_groups: i32[n].
             data: u8, holds the keys.
-            starts: i64[n], of the key of each record.
-            ends: i64[n].
+            starts: i64[n], start of the key of each record in `data`.
+            ends: i64[n], end of the key of each record in `data`.
             sizes: i64[n], bytes of each record.
         """
         row = 0
@@ -142,7 +142,7 @@ class KeyCounter:
             self._grow(int(ends[row] - starts[row]))
 
     def result(self) -> CountedKeys:
-        """The keys so far."""
+        """Return the keys counted so far."""
         count = int(self._used[0])
         return CountedKeys(
             self._key_groups[:count],
@@ -175,7 +175,7 @@ class KeyCounter:
 def count_keys(  # type: ignore[no-untyped-def]
     row, word, bit, groups, base, starts, ends, sizes, used, table, hashes, key_groups, spans, totals, masks, data, room
 ):
-    """Add records to the keys that are known, and new keys to them.
+    """Count records, and add keys that are not known yet.
 
     Args:
         row: the first record to count.
@@ -187,17 +187,17 @@ def count_keys(  # type: ignore[no-untyped-def]
         ends: i64[n].
         sizes: i64[n], bytes of the records.
         used: i64[2], updated: number of keys, bytes of them.
-        table: i64[t], key by hash, -1 where there is none; t is a power of two and more than the keys that fit.
-        hashes: i64[k] of the keys; k is how many fit.
-        key_groups: i32[k].
-        spans: i64[k, 2], start and end of their bytes in `data`.
-        totals: i64[k, 2], records and bytes.
-        masks: i64[k, w], states.
-        data: address of the bytes of the keys.
-        room: how many bytes there are.
+        table: i64[t], hash table of the numbers of keys, -1 in free slots; t is a power of two and larger than k.
+        hashes: i64[k], hash of each key; k is the number of keys that fit.
+        key_groups: i32[k], key group of each key.
+        spans: i64[k, 2], start and end of the bytes of each key in `data`.
+        totals: i64[k, 2], number and bytes of the records of each key.
+        masks: i64[k, w], states that have each key.
+        data: address of the buffer with the bytes of the keys.
+        room: size of this buffer in bytes.
 
     Returns:
-        The first record that had no room; n when all had.
+        The first record whose key did not fit any more; n if all records were counted.
     """
     last = len(table) - 1
     while row < len(starts):
@@ -235,7 +235,7 @@ def count_keys(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def insert_keys(hashes, count, table):  # type: ignore[no-untyped-def]
-    """Put keys into an empty table, see `count_keys`."""
+    """Insert keys into an empty hash table; see `count_keys`."""
     last = len(table) - 1
     for key in range(count):
         slot = hashes[key] & last
@@ -247,7 +247,7 @@ def insert_keys(hashes, count, table):  # type: ignore[no-untyped-def]
 Counts = npt.NDArray[np.int64]
 
 SPLIT_SIZE = 32 << 20
-"""Bytes of file whose keys are counted together; a key group that has more is counted alone, as a whole."""
+"""Bytes of file whose keys are counted together; a larger key group is counted alone, as a whole."""
 
 
 @dataclass(frozen=True)
@@ -255,9 +255,9 @@ class HotKey:
     """A key of an operator, with its records and bytes.
 
     Attributes:
-        key_group: where it is filed.
+        key_group: the key group in which it is stored.
         key: its bytes, without namespace.
-        records: of all states; entries of a map and timers count one each.
+        records: number of records in all states; each entry of a map and each timer counts as one.
         bytes: of these records, keys and values.
     """
 
@@ -269,13 +269,13 @@ class HotKey:
 
 @dataclass(frozen=True, eq=False)
 class MovedSizes:
-    """Sizes of the key groups with another max parallelism.
+    """Sizes that the key groups would have with another max parallelism.
 
     Attributes:
         bytes: i64[max parallelism].
         records: i64[max parallelism].
         keys: i64[max parallelism].
-        misfiled: keys whose hash does not give the key group in which they are.
+        misfiled: number of keys whose hash gives another key group than the one in which they are stored.
     """
 
     bytes: Counts
@@ -298,7 +298,7 @@ class KeyGroupSizes:
         most_bytes: the keys with the most bytes, descending; ties in any order.
         most_records: the keys with the most records, descending; ties in any order.
         uncounted: (state, why its keys could not be found in its records); the numbers of keys leave these states out.
-        blocks: those of the uncounted states of which only the bytes are known, not the number of records.
+        blocks: uncounted states whose number of records is not known, either, only their bytes.
         moved: sizes with another max parallelism, if they were requested.
     """
 
@@ -321,7 +321,7 @@ class Move:
 
     Attributes:
         max_parallelism: number of key groups.
-        hasher: of the keys.
+        hasher: hasher of the keys.
     """
 
     max_parallelism: int
@@ -330,14 +330,14 @@ class Move:
 
 @dataclass(frozen=True)
 class KeyGroupMeasurement:
-    """The measurement of some key groups of a subtask: a task that any process can run.
+    """Task that measures some key groups of a subtask; can be pickled.
 
     Attributes:
         operator: label of the operator, for errors.
-        files: all that the subtask has of them.
+        files: all files of the subtask that have these key groups.
         key_groups: the key groups.
-        top: how many of the hottest keys are wanted.
-        move: another max parallelism that is to be predicted.
+        top: number of hottest keys in the result.
+        move: another max parallelism for which sizes are predicted.
     """
 
     operator: str
@@ -368,14 +368,14 @@ def measure_key_groups(
     The distinct keys of about `SPLIT_SIZE` bytes of file are in memory at a time, or of one key group if it is larger.
 
     Args:
-        files: all that one subtask has of the key groups; a key that is in several of them counts once.
-        key_groups: only these.
-        top: how many of the hottest keys are wanted.
-        move: another max parallelism that is to be predicted.
+        files: all files of one subtask that have the key groups; a key that is in several of them counts once.
+        key_groups: the key groups to measure.
+        top: number of hottest keys in the result.
+        move: another max parallelism for which sizes are predicted.
 
     Raises:
         FormatError: the bytes are not what the format says.
-        UnsupportedError: the states cannot be distinguished without a serializer that is not known.
+        UnsupportedError: records of states cannot be found, because a serializer has no reader.
     """
     counting = _Counting(files, key_groups, top, move)
     for split, groups in split_files(files, SPLIT_SIZE, key_groups):
@@ -387,9 +387,9 @@ def merge_sizes(sizes: Iterable[KeyGroupSizes], key_groups: KeyGroupRange, top: 
     """Combine statistics that were measured in several tasks.
 
     Args:
-        sizes: no two of them cover the same records.
-        key_groups: that the result covers.
-        top: how many of the hottest keys are wanted.
+        sizes: the statistics; no two of them cover the same records.
+        key_groups: the key groups that the result covers.
+        top: number of hottest keys in the result.
     """
     found = list(sizes)
     ids = {name: index for index, name in enumerate(dict.fromkeys(name for each in found for name in each.states))}
@@ -422,7 +422,7 @@ def merge_sizes(sizes: Iterable[KeyGroupSizes], key_groups: KeyGroupRange, top: 
 
 
 class _Counting:
-    """The counts so far."""
+    """Running counts of `measure_key_groups`."""
 
     def __init__(
         self,
@@ -447,7 +447,7 @@ class _Counting:
             self._moved = MovedSizes(none, none, none, 0)
 
     def count(self, files: Sequence[KeyedFile], key_groups: KeyGroupRange) -> None:
-        """Count all that the files of a subtask have of some key groups."""
+        """Count the records and keys in some key groups of a subtask's files."""
         counter = KeyCounter(len(self._ids))
         for each in files:
             file = each.with_context(replace(each.context, by_block=True))
@@ -466,7 +466,7 @@ class _Counting:
         indexes = records.key_groups - self._key_groups.start
         if info.name not in self._blocks:
             self._totals[0, state] += np.bincount(indexes, minlength=count)
-        # Whole numbers up to 2**53 are exact in doubles.
+        # The sums are doubles, in which integers are exact up to 2**53.
         self._totals[1, state] += np.bincount(indexes, sizes, count).astype(np.int64)
         if info.name in self._uncounted:
             return
@@ -513,7 +513,7 @@ class _Counting:
 
 
 def _find_blocks(file: KeyedFile) -> dict[int, str]:
-    """States of a file whose entries come as one record per key group (`RecordContext.by_block`), and why."""
+    """Return the states of a file that are read as one record per key group (`RecordContext.by_block`), and why."""
     found: dict[int, str] = {}
     if file.lacks_lengths:
         header, context = file.header, file.context
@@ -537,13 +537,13 @@ def locate_keys(file: KeyedFile, info: StateMetaInfo, records: KeyedRecords) -> 
 
     Raises:
         FormatError: the bytes do not fit the serializers.
-        UnsupportedError: a key cannot be read, so that its end is not known.
+        UnsupportedError: the end of a key is not known, because its serializer has no reader.
     """
     key_serializer, context = file.header.key_serializer, file.context
     if info.backend_type is BackendStateType.PRIORITY_QUEUE:
         layout = derive_keyed_layout(info, key_serializer, context.max_parallelism, context.layouts).key
     else:
-        # The value serializer does not matter.
+        # The layout of keys does not depend on the value serializer.
         bare = keyed_state(info.name, StateKind.VALUE, VOID_NAMESPACE, info.namespace_serializer)
         layout = derive_keyed_layout(bare, key_serializer, context.max_parallelism, context.layouts).key
     spans = _plan_measure(layout).spans(
@@ -555,7 +555,7 @@ def locate_keys(file: KeyedFile, info: StateMetaInfo, records: KeyedRecords) -> 
 
 @lru_cache(maxsize=512)
 def _plan_measure(layout: lay.Struct) -> Measure:
-    """Make a `Measure` that finds the key in stored keys of `layout`; bytes after it are not parsed."""
+    """Make a `Measure` that finds `state_key` in stored keys of a layout; fields after it are not parsed."""
     fields: list[tuple[str, lay.Layout]] = []
     for name, each in layout.fields:
         if isinstance(each, lay.MeasuredKey):
@@ -587,7 +587,7 @@ def _choose_records(keys: Iterable[HotKey], top: int) -> tuple[HotKey, ...]:
 
 
 def _move_keys(keys: CountedKeys, max_parallelism: int, move: Move) -> MovedSizes:
-    """The keys in the key groups of another max parallelism."""
+    """Compute the sizes that the key groups would have with another max parallelism."""
     none = keys.ends
     codes = move.hasher.hash_keys(KeyedRecords(keys.key_groups, keys.data, keys.starts, keys.ends, none, none, 0, ""))
     groups, count = assign_key_groups(codes, move.max_parallelism), move.max_parallelism

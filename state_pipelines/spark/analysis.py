@@ -68,7 +68,7 @@ def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorP
 
 
 def differ_by_case(plans: Iterable[tuple[Operator, OperatorPlan]]) -> bool:
-    """Return whether names that SQL may use differ in their case only, so that Spark must not take them for one."""
+    """Return whether two names that SQL may use differ only in case, so that Spark must resolve names by case."""
     for _, plan in plans:
         for each in (plan, plan.back):
             for flow in () if each is None else each.changed.values():
@@ -107,8 +107,8 @@ class EmptyReader:
 
     Attributes:
         operator: the operator that has the states, or will have them.
-        shapes: of the states.
-        layouts: what layouts depend on.
+        shapes: shape of each state, by name of the state.
+        layouts: context from which the layouts of serializers are derived.
     """
 
     spark: SparkSession
@@ -161,7 +161,8 @@ _ANALYSIS = frozenset(
 """Nodes of the package `analysis` that may occur in expressions over a row; others become relations or any function."""
 
 _SESSION_NAMES = frozenset({("current_user",), ("session_user",), ("user",)})
-"""Names that are functions of the session where the row has no such column (`LiteralFunctionResolution`)."""
+"""Names that Spark takes for functions of the session if the row has no column of the name
+(`LiteralFunctionResolution`)."""
 
 _TIME_NAMES = frozenset({("current_date",), ("current_time",), ("current_timestamp",), ("localtimestamp",)})
 """Functions that return the current time, which are allowed."""
@@ -183,7 +184,7 @@ def require_permitted(
 
     Args:
         spark: its parser is used.
-        plans: of the operators, with their ways back.
+        plans: the operators with their plans; the way back of a plan is checked as well.
         allow_sql: allow any SQL: subqueries, tables, files, windows, functions of Java and of the session.
         allow_python: allow Python functions that a file names.
 
@@ -205,7 +206,7 @@ def require_permitted(
 
 
 def require_expressions(spark: SparkSession, chain: Chain) -> None:
-    """Refuse texts that are not one expression each, before they become a part of larger SQL.
+    """Refuse SQL texts of steps that are not exactly one expression, before they are inserted into longer SQL.
 
     Raises:
         MigrationError: Spark cannot parse a text by itself; names file, operator, state and step.
@@ -237,7 +238,7 @@ def _refuse_python(node: object) -> None:
 
 
 def _list_computed(node: Flow, layouts: LayoutContext) -> Iterator[str]:
-    """The SQL of a node, without expressions that only name a column, as most in a chain of revisions do."""
+    """Yield the SQL expressions of a node, without bare names of columns, which most of a chain of revisions are."""
     sqls = tuple(list_sqls(node))
     columns = _list_columns(node, layouts) if any(map(find_bare, sqls)) else ()
     yield from (sql for sql in sqls if find_bare(sql) not in columns)
@@ -259,10 +260,10 @@ def require_row_level(spark: SparkSession, sql: str, list_columns: Callable[[], 
     Args:
         spark: its parser is used.
         sql: the expression.
-        list_columns: returns the columns of the row; called only where a name may be one of the session instead.
+        list_columns: returns the names of the row's columns; called only if a name may belong to the session instead.
 
     Raises:
-        MigrationError: it has a subquery or a window, calls a function that is not in `FUNCTION_GROUPS` or
+        MigrationError: the SQL has a subquery or a window, calls a function that is not in `FUNCTION_GROUPS` or
             `FUNCTIONS`, or names the user or a variable of the session; or Spark cannot parse it.
     """
     jvm: Any = spark._jvm
@@ -288,7 +289,7 @@ def require_row_level(spark: SparkSession, sql: str, list_columns: Callable[[], 
 
 
 def _may_be_of_session(session: Any, names: tuple[str, ...]) -> bool:
-    """Return whether a name that is no column of the row may be of the session: of its user, or a variable."""
+    """Return whether a name, unless a column of the row has it, may mean the user or a variable of the session."""
     lower = tuple(name.lower() for name in names)
     if lower in _SESSION_NAMES or (lower[0] == "session" and len(lower) > 1) or lower[:2] == ("system", "session"):
         return True
@@ -330,7 +331,7 @@ def _is_allowed(jvm: Any, name: str) -> bool:
 
 @cache
 def _has_plan(jvm: Any, kind: str) -> bool:
-    """Return whether a class of expressions holds a plan, as subqueries do."""
+    """Return whether expressions of a class hold a logical plan (`PlanExpression`), as subqueries do."""
     expressions = "org.apache.spark.sql.catalyst.expressions"
     base = jvm.java.lang.Class.forName(f"{expressions}.PlanExpression")
     return bool(base.isAssignableFrom(jvm.java.lang.Class.forName(kind)))

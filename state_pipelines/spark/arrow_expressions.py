@@ -35,9 +35,9 @@ class OwnFunction(StrEnum):
     COLUMN = "column"
     LITERAL = "literal"
     CHOOSE = "choose"
-    """`CASE`: conditions and values by turns, then the value if no condition is true."""
+    """`CASE`: its arguments are conditions and values by turns, then the value if no condition is true."""
     REQUIRE = "require"
-    """The operand; null is an error, under the conditions that follow."""
+    """The first operand; null is an error in rows where the other operands, which are conditions, are all true."""
     TRUNCATE = "truncate"
     NOT_ZERO = "not_zero"
     NULL_SAFE_EQUAL = "null_safe_equal"
@@ -122,17 +122,17 @@ def truncate(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def equal(left: Any, right: Any) -> Any:
-    """Whether numbers with fractions are equal; NaN is equal to itself."""
+    """Compare floats or doubles by `=`, row by row, as Spark does: NaN is equal to itself."""
     return pc.or_(pc.equal(left, right), pc.and_(pc.is_nan(left), pc.is_nan(right)))
 
 
 def less(left: Any, right: Any) -> Any:
-    """Whether numbers with fractions are less; NaN is greater than all others."""
+    """Compare floats or doubles by `<`, row by row, as Spark does: NaN is greater than all other numbers."""
     return pc.or_(pc.less(left, right), pc.and_(pc.is_nan(right), pc.invert(pc.is_nan(left))))
 
 
 def less_equal(left: Any, right: Any) -> Any:
-    """Whether numbers with fractions are less or equal."""
+    """Compare floats or doubles by `<=`, row by row, as Spark does: NaN is greater than all other numbers."""
     return pc.or_(pc.less_equal(left, right), pc.is_nan(right))
 
 
@@ -152,13 +152,14 @@ def is_nan(array: pa.Array) -> pa.Array:
 
 
 def take_element(lists: pa.ListArray, index: Any, first: int, *, failing: bool) -> pa.Array:
-    """An element of each list.
+    """Take one element of each list.
 
     Args:
         lists: the lists.
-        index: of the elements.
-        first: the index of the first element. If that is 1, negative ones count from the end.
-        failing: whether an index that a list does not have is an error; else null.
+        index: the index of the element in each list, or one index for all lists.
+        first: the index of the first element: 0 or 1. If it is 1, negative indexes count from the end, and 0 is an
+            error.
+        failing: raise if a list has no element of that index; else the element is null.
 
     Raises:
         pa.ArrowInvalid: a list has no such element.
@@ -203,7 +204,7 @@ def _both_valid(lists: pa.ListArray, index: Any) -> npt.NDArray[np.bool_]:
 
 
 def scatter(values: Any, rows: pa.BooleanArray) -> pa.Array:
-    """Values of the marked rows, at their positions among all rows; null in the others."""
+    """Put the values of the marked rows at the positions of these rows among all rows; the other rows are null."""
     if isinstance(values, pa.Scalar):
         return pc.if_else(rows, values, pa.scalar(None, values.type))
     marked = rows.to_numpy(zero_copy_only=False)
@@ -220,7 +221,7 @@ TYPES = {
     "double": pa.float64(),
     "string": pa.string(),
 }
-"""Types of values that are computed, by their names in Spark."""
+"""Arrow types of the values that can be computed, by the name of the type in Spark."""
 
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _FRACTIONS = ("float", "double")
@@ -257,7 +258,7 @@ _OPTIONS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("starts_with", "ends_with", "match_substring"), pc.MatchSubstringOptions),
     "replace_substring": pc.ReplaceSubstringOptions,
 }
-"""Options of functions of Arrow, made from the values of expressions."""
+"""Makers of the options of Arrow functions; their arguments are the `value` of an expression."""
 _FRACTION_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "equal": equal,
     "less": less,
@@ -269,14 +270,14 @@ _FRACTION_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class ArrowExpression:
-    """A node of an expression.
+    """Node of an expression that Arrow computes.
 
     Attributes:
-        function: name of a function of Arrow, or one of ours.
-        type: of its values, by Spark's name.
+        function: name of a function of Arrow, or an `OwnFunction`.
+        type: type of its values, by Spark's name.
         arguments: operands.
         value: name of a column, value of a literal, the message where null is an error, or options of the function.
-        may_fail: whether some values of the columns are an error.
+        may_fail: whether the computation raises an error for some values of the columns.
     """
 
     function: OwnFunction | str
@@ -287,7 +288,7 @@ class ArrowExpression:
 
     @property
     def columns(self) -> frozenset[str]:
-        """The columns that it reads."""
+        """Names of the columns that the expression reads."""
         own = frozenset([self.value]) if self.function == OwnFunction.COLUMN else frozenset()
         return own.union(*(each.columns for each in self.arguments))
 
@@ -317,7 +318,7 @@ class _Rows:
 
 
 def _compute_where(expression: ArrowExpression, rows: _Rows, wanted: Any) -> pa.Array:
-    """Values of an expression in some rows, with no error from the others; null elsewhere."""
+    """Compute an expression in the wanted rows only, so that others cannot raise errors; the others are null."""
     if isinstance(wanted, pa.Scalar):
         wanted = pa.repeat(wanted, rows.count)
     wanted = pc.fill_null(wanted, False)
@@ -329,7 +330,7 @@ def _compute_where(expression: ArrowExpression, rows: _Rows, wanted: Any) -> pa.
 
 
 def _compute(expression: ArrowExpression, rows: _Rows) -> Any:
-    """Values of an expression: an array, or a scalar if no column counts."""
+    """Compute an expression in all rows: an array, or a scalar if the result depends on no column."""
     match expression.function:
         case OwnFunction.COLUMN:
             return rows.columns[expression.value]
@@ -437,8 +438,9 @@ def translate_expression(expression: Any, present: str) -> ArrowExpression | Non
     """Translate an expression of an optimized plan for Arrow; return None if it stays with Spark.
 
     Args:
-        expression: over columns, which are null in rows that are not present.
-        present: the column that marks present rows, from `CASE WHEN present THEN … END`.
+        expression: an expression over columns; they are null in rows that are not present.
+        present: name of the column that marks present rows. A `CASE WHEN present THEN … END` is translated as its
+            value.
     """
     while _name(expression) == "Alias":
         expression = expression.child()
@@ -482,7 +484,7 @@ def _translate_all(expressions: list[Any], present: str) -> tuple[ArrowExpressio
 def _make_of_lists(
     expression: Any, name: str, kind: str, arguments: tuple[ArrowExpression, ...]
 ) -> ArrowExpression | None:
-    """An element of a list, a field of a struct, or the number of elements."""
+    """Translate an element of a list, a field of a struct, or the number of elements; None if it stays with Spark."""
     of, fails = arguments[0].type, any(each.may_fail for each in arguments)
     match name:
         case "GetArrayItem" | "ElementAt" if of.startswith("array<") and arguments[1].type in _INTEGERS:
@@ -540,7 +542,7 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
 def _make_of_texts(
     name: str, make: Callable[..., ArrowExpression], arguments: tuple[ArrowExpression, ...]
 ) -> ArrowExpression | None:
-    """A function of text, or one that looks at a list of operands."""
+    """Translate a function of text, `greatest`, `least` or `in`; return None if it stays with Spark."""
     types, literals = {each.type for each in arguments}, [each.value for each in arguments[1:]]
     fixed = all(each.function == OwnFunction.LITERAL and each.value is not None for each in arguments[1:])
     match name:
@@ -566,7 +568,7 @@ def _make_of_texts(
 
 
 def _make_cast(kind: str, argument: ArrowExpression) -> ArrowExpression | None:
-    """A cast between numbers, from and to booleans, or to text of whole numbers and booleans."""
+    """Translate a cast between numbers, from or to booleans, or of integers or booleans to text; None for others."""
     of = argument.type
 
     def make(function: OwnFunction | str = "cast", *, may_fail: bool = False) -> ArrowExpression:
@@ -588,7 +590,7 @@ def _make_cast(kind: str, argument: ArrowExpression) -> ArrowExpression | None:
 
 
 def _find_required(expression: Any) -> tuple[list[Any], str] | None:
-    """The condition, if there is one, and the message of an error in place of null."""
+    """Find the condition (a list of none or one) and the message of a `raise_error`; None if an expression is none."""
     while _name(expression) == "Cast":
         expression = expression.child()
     children = list_sequence(expression.children()) if _name(expression) in ("If", "CaseWhen") else []
@@ -600,7 +602,7 @@ def _find_required(expression: Any) -> tuple[list[Any], str] | None:
 
 
 def _find_message(expression: Any) -> str | None:
-    """The message of `raise_error(…)`; None when the expression is something else."""
+    """Return the message of `raise_error(…)`; None if the expression is something else."""
     while _name(expression) == "Cast":
         expression = expression.child()
     if _name(expression) != "RaiseError":
@@ -634,7 +636,7 @@ def translate_column(frame: DataFrame, present: str) -> ArrowExpression | None:
 
     Args:
         frame: the frame.
-        present: as of `translate_expression`.
+        present: as in `translate_expression`.
 
     Raises:
         PySparkException: Spark refuses the SQL.

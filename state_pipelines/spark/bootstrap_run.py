@@ -59,11 +59,11 @@ Encoded = TypeVar("Encoded")
 
 
 class _Own(str):
-    """Name of a column of the DataFrame, which is no expression."""
+    """Name of a column of the DataFrame that is used as it is, not parsed as an SQL expression."""
 
 
 ColumnExpression = str | Sequence[str] | Mapping[str, str]
-"""Source of a column of a state: an expression, those of the fields of a struct, or an `_Own`."""
+"""Origin of a column of a state: an SQL expression, the expressions of a struct's fields, or an `_Own`."""
 
 
 class BootstrapKeywords(TypedDict, total=False):
@@ -150,7 +150,10 @@ class FrameRows:
             return frame.toArrow()
 
     def encode_keyed(self, states: Sequence[tuple[NewState, KeyedEncoding]]) -> list[tuple[int, list[EncodedRows]]]:
-        """Encode the rows in tasks, one spill each; states of one DataFrame in one pass over it."""
+        """Encode the rows of states in Spark tasks; one pass over a DataFrame serves all states with rows from it.
+
+        Returns for each state the number of its rows, and what each task has encoded.
+        """
         by_frame: dict[int, list[int]] = {}
         for number, (state, _) in enumerate(states):
             by_frame.setdefault(id(state.rows), []).append(number)
@@ -161,7 +164,7 @@ class FrameRows:
         return [found[number] for number in range(len(states))]
 
     def encode_elements(self, state: NewState, encoding: ElementEncoding) -> tuple[int, list[EncodedElements]]:
-        """Encode the rows in tasks: one per subtask, of a broadcast state one."""
+        """Encode the rows of an operator state in Spark tasks: one per subtask, or one in all for a broadcast state."""
         frame = _select(state)
         if encoding.is_broadcast:
             frame = frame.coalesce(1)
@@ -211,7 +214,7 @@ def _rename(batch: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
 def _run_tasks(
     frame: DataFrame, write: Callable[[Iterator[pa.RecordBatch]], Encoded], failure: str
 ) -> tuple[int, list[Encoded]]:
-    """Run a function over the rows of each task; return the number of rows that Spark counts, and its results."""
+    """Run `write` on the rows of each task; return the number of rows, as Spark counts, and the results of tasks."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"encoded": [pickle.dumps(write(batches))]})
@@ -241,7 +244,7 @@ def _find_expressions(state: NewState, frame: DataFrame) -> dict[str, ColumnExpr
 
 
 def _select(state: NewState) -> DataFrame:
-    """The columns of a state out of its DataFrame."""
+    """Select the columns of a state from its DataFrame."""
     frame = state.rows
     if not isinstance(frame, DataFrame):
         raise UsageError(f"the rows are {type(frame).__name__}, not a DataFrame")
@@ -280,7 +283,7 @@ class Aggregate:
     Attributes:
         row: SQL of the value of one record.
         combine: SQL aggregate over `{value}`, and over `{order}` if there is an order; the order of old state is null.
-        order: SQL by which records are ordered, null for none of them; empty if their order does not matter.
+        order: SQL by which records are ordered; it may be null for no record. Empty if their order does not matter.
         kind: VALUE, REDUCING, AGGREGATING or LIST; that of the snapshot if it has the state.
         type: serializer of the value; that of the snapshot, else what follows from the type of the column.
     """

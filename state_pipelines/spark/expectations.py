@@ -66,13 +66,13 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator, Snapshot
 
 SAMPLE_SIZE = EXAMPLES
-"""Offending rows that a judgement keeps at most."""
+"""Maximum number of offending rows that a `Judgement` keeps."""
 
 KEY_COLUMNS = ("state_key", "state_namespace", "map_key", "list_index", "subtask")
 """Columns that identify a row of a state; those that a frame has are shown beside offending values."""
 
 _SQL_ARGUMENTS = ("query", "row_condition", "condition_parser")
-"""Ends of the names of arguments that hold SQL."""
+"""Suffixes of the names of those arguments of expectations that hold SQL."""
 
 # The view under which Great Expectations shows the frame to queries, and which it never drops.
 VIEW = "tmp_view"
@@ -82,7 +82,7 @@ _ABOUT_COLUMNS = (
     "expect_table_columns_to_match_ordered_list",
     "expect_table_columns_to_match_set",
 )
-"""Expectations for which a missing column is an answer, not a mistake."""
+"""Expectations about the columns themselves: a missing column fails them, and is no mistake in the migration file."""
 
 _CONDITION, _PARSER, _OTHER_PARSER = "row_condition", "condition_parser", "great_expectations"
 _DEEPEST = 4
@@ -172,7 +172,7 @@ def judge(
 
 
 def _make_context() -> EphemeralDataContext:
-    """A store for sources that lives in memory and shows nothing."""
+    """Make a context of Great Expectations that lives in memory and shows no progress bars."""
     import_expectations()
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
@@ -197,8 +197,8 @@ def _judge(batch: Batch, expectation: Expectation, keys: Sequence[str]) -> Judge
 
 
 def _result_format(expectation: Expectation, keys: Sequence[str]) -> dict[str, Any]:
-    # Complete results of other expectations hold every offending value; those of this one stop at 200 rows, and it
-    # gives none otherwise.
+    # An `unexpected_rows_expectation` returns offending rows (at most 200) only with the format COMPLETE. The complete
+    # results of other expectations would hold every offending value.
     complete = expectation.expectation_type == "unexpected_rows_expectation"
     chosen: dict[str, Any] = {"partial_unexpected_count": SAMPLE_SIZE}
     return chosen | ({"result_format": "COMPLETE"} if complete else find_summary_format(keys))
@@ -222,7 +222,7 @@ def sample_rows(expectation_arguments: Mapping[str, Any], details: Mapping[str, 
 
 
 def _name_values(arguments: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """The columns of an offending value, which comes alone, as a tuple, or already with names."""
+    """Return an offending value as a row, by column; it is a single value, a tuple of columns, or already a row."""
     if isinstance(value, dict):
         return value
     pair = [arguments.get(name) for name in ("column_A", "column_B")]
@@ -233,7 +233,7 @@ def _name_values(arguments: Mapping[str, Any], value: Any) -> dict[str, Any]:
 
 
 def find_error(result: ExpectationValidationResult) -> str:
-    """The messages of the exceptions; there is one, or one per metric that failed."""
+    """Join the messages of the exceptions of a result: of its own, or one per metric that failed. Empty without any."""
     info = result.exception_info or {}
     failures = [info] if "raised_exception" in info else list(info.values())
     messages = (str(failure["exception_message"]) for failure in failures if failure["raised_exception"])
@@ -241,7 +241,7 @@ def find_error(result: ExpectationValidationResult) -> str:
 
 
 def make_expectation(wanted: RowExpectation) -> Expectation:
-    """An expectation of a migration file.
+    """Make the object of Great Expectations for an expectation of a migration file.
 
     Raises:
         MigrationError: Great Expectations has none of that name, or refuses the arguments.
@@ -298,7 +298,7 @@ def judge_rows(frame: DataFrame, operator: str, state: str, wanted: Sequence[Row
         frame: the rows, with the columns that expectations may name; fields of structs are named by dotted paths.
         operator: label of the operator, for errors.
         state: name of the state.
-        wanted: one or more.
+        wanted: the expectations of the migration, at least one.
 
     Raises:
         MigrationError: see `make_expectation`.
@@ -333,7 +333,7 @@ def describe_wanted(wanted: RowExpectation) -> str:
 
 
 def make_record(state: str, row: Mapping[str, Any], expected: str, columns: Sequence[str]) -> DifferingRecord:
-    """An offending row, as proofs show records."""
+    """Convert an offending row to the record that the report of a proof shows."""
     key = {name: row[name] for name in KEY_COLUMNS if row.get(name) is not None and name in columns}
     values = {name: value for name, value in row.items() if name not in KEY_COLUMNS or name not in columns}
     value = next(iter(values.values())) if len(values) == 1 else values
@@ -341,14 +341,14 @@ def make_record(state: str, row: Mapping[str, Any], expected: str, columns: Sequ
 
 
 def _name_flat(value: Any) -> Any:
-    """Return names of columns as the flattened frame has them; other values as they are."""
+    """Replace the dots in names of columns by underscores, as in the flattened frame; keep other values as they are."""
     if isinstance(value, list | tuple):
         return [_name_flat(each) for each in value]
     return value.replace(".", "_") if isinstance(value, str) else value
 
 
 def flatten_paths(frame: DataFrame, wanted: Sequence[RowExpectation]) -> DataFrame:
-    """Add a column for every dotted path that expectations name; Great Expectations gets it with underscores.
+    """Add a column for every dotted path that expectations name; its name has underscores instead of the dots.
 
     Raises:
         MigrationError: see `find_paths`; or a condition in Spark's SQL does not fit the columns.
@@ -424,7 +424,7 @@ def _resolves(frame: DataFrame, path: str) -> bool:
 
 
 def _list_paths(kind: DataType, above: str, depth: int) -> Iterator[str]:
-    """Yield the dotted paths of fields inside structs."""
+    """Yield the dotted paths of fields inside structs, `depth` levels deep; `above` is their prefix."""
     while isinstance(kind, ArrayType):
         kind = kind.elementType
     if isinstance(kind, StructType) and depth:
@@ -473,7 +473,7 @@ class Suite:
         return _SLASH.sub("_", f"{self.operator}.{self.state}")
 
     def locate(self, number: int | None = None) -> Where:
-        """Return where the suite is written, or its expectation of a number (from 0), for errors."""
+        """Return the location of the suite, or of the expectation with a number (from 0), for errors."""
         line = self.line if number is None else next(iter(self.lines[number : number + 1]), 0)
         file = f"{self.file}:{line}" if line else self.file
         return Where(file=file, operator=self.operator, state=self.state)
@@ -495,7 +495,7 @@ class SuiteResults:
 def load_suites(directory: str | Path) -> tuple[Suite, ...]:
     """Read the suites of a directory: all files that end in `.yaml`, `.yml`, `.json` or `.py`.
 
-    Files whose names begin with `_` or `.`, and the project of Great Expectations, are none. Python files are run.
+    Files whose names begin with `_` or `.`, and `great_expectations.yml`, are skipped. Python files are run.
 
     Raises:
         UsageError: a file is not a suite; names it.
@@ -630,7 +630,7 @@ def _locating(suite: Suite, number: int) -> Iterator[None]:
 
 
 def find_states(snapshot: Snapshot, suites: Sequence[Suite]) -> list[tuple[Suite, Operator]]:
-    """Return the suites with the operators of a snapshot that they are about, without those that are `optional`.
+    """Pair the suites with the operators that they are about; leave out `optional` ones that no operator matches.
 
     Raises:
         UsageError: a suite is about an operator or a state that the snapshot does not have.
@@ -671,7 +671,7 @@ def run_suites(
     Args:
         spark: the active session.
         snapshot: the snapshot.
-        suites: from `load_suites`; of operators or states that the snapshot lacks, only `optional` ones are left out.
+        suites: from `load_suites`; `optional` ones are left out if the snapshot lacks their operator or state.
         project: directory of a project of Great Expectations, which is made where there is none; it keeps results and
             data docs. None keeps nothing.
         operators: ids of the operators whose suites run; None is all.
@@ -725,7 +725,7 @@ def run_suites(
 
 
 def _flatten(frame: DataFrame, suite: Suite) -> DataFrame:
-    """Return the frame with a column for each dotted path, after a look at the columns of each expectation."""
+    """Add a column for each dotted path; errors give the location of the expectation that names a wrong column."""
     for number, (wanted, _) in enumerate(suite.expectations):
         with _locating(suite, number):
             flatten_paths(frame, [wanted])
@@ -773,7 +773,7 @@ def _validate(context: AbstractDataContext, suite: Suite, frame: Any, title: str
 
 
 def define_batch(source: Any, name: str) -> Any:
-    """The batch definition of whole frames of a data source, made where the project has none of the name yet."""
+    """Return the batch definition for whole frames of a data asset; make what the data source does not have yet."""
     try:
         asset = source.get_asset(name)
     except LookupError:
@@ -804,7 +804,7 @@ def _is_of(result: Any, expectation: Any) -> bool:
 
 
 def open_context(project: str | Path | None) -> AbstractDataContext:
-    """Open the project of Great Expectations in a directory, made where there is none; None is one in memory."""
+    """Open the project of Great Expectations in a directory, or make one there; None makes one in memory."""
     import_expectations()
     import great_expectations as gx
     from great_expectations.data_context.types.base import ProgressBarsConfig
@@ -896,7 +896,7 @@ def judge_report(
 
 
 def _list_numbers(check: ProofCheck) -> Iterator[tuple[str, Any]]:
-    """Columns of a check, named by the check and the number."""
+    """Yield the columns that judge a check, with their values: whether it holds, and each of its numbers."""
     yield f"{check.name} {_HOLDS}", check.ok
     if check.counts is not None:
         for number, value in check.counts.to_numbers().items():

@@ -71,7 +71,7 @@ class GatheredList:
     """The computation of one value from each list.
 
     Attributes:
-        shape: of the rows afterwards, one per list.
+        shape: shape of the resulting rows, one per list.
         type: Arrow type of their payload.
         value: computes the payload from a column of lists.
     """
@@ -81,11 +81,11 @@ class GatheredList:
     value: ArrowExpression
 
     def gather(self, rows: pa.RecordBatch, column: str) -> pa.RecordBatch:
-        """Rows of whole lists, one after the other, as one row per list.
+        """Replace the rows of each list by one row with the value that its elements give.
 
         Args:
-            rows: the elements with their `list_index`.
-            column: the column of the elements.
+            rows: the elements of whole lists, list by list, with their `list_index`.
+            column: name of the column of the elements.
 
         Raises:
             MigrationError: the value of a list cannot be computed.
@@ -123,11 +123,11 @@ def find_gathered(
     Args:
         spark: the session.
         flow: for which `is_gathering` holds.
-        keys: types of the parts of the key, which SQL may name, too.
-        layouts: what layouts depend on.
+        keys: types of the columns of the key, which SQL may name, too.
+        layouts: context from which the layouts of serializers are derived.
 
     Raises:
-        MigrationError: the SQL gives other values each time, or one of another type than the state.
+        MigrationError: the SQL is not deterministic, or its type does not fit the state.
         PySparkException: Spark refuses it.
     """
     assert isinstance(flow.stage, Regroup)
@@ -162,10 +162,10 @@ def field_column(name: str) -> str:
 
 
 def list_fields(shape: StateShape, layouts: LayoutContext) -> dict[str, pa.DataType]:
-    """Arrow types of the fields of a payload; none when it is no struct.
+    """Return the Arrow types of the fields of a payload; empty if it is no struct.
 
     Raises:
-        UnsupportedError: it has no columnar form.
+        UnsupportedError: the payload has no columnar layout.
     """
     layout = derive_layout(shape.payload, layouts)
     kind = column_type(layout)
@@ -175,7 +175,7 @@ def list_fields(shape: StateShape, layouts: LayoutContext) -> dict[str, pa.DataT
 
 @dataclass(frozen=True)
 class FieldStage:
-    """A stage of a flow, reduced to the fields from which computed fields result.
+    """A stage of a flow, reduced to the fields that computed fields depend on.
 
     Attributes:
         columns: name, SQL and type of each field that is left.
@@ -186,7 +186,7 @@ class FieldStage:
     fields: frozenset[str]
 
     def apply(self, frame: DataFrame) -> DataFrame:
-        """The frame with the fields of this stage in place of those before it."""
+        """Replace the fields of a frame by the fields that this stage computes."""
         present = [name for name in frame.columns if name.startswith(field_column(""))]
         shown = [F.col(name).alias(name.removeprefix(field_column(""))) for name in present]
         keys = [name for name in VISIBLE if hidden(name) in frame.columns]
@@ -224,9 +224,9 @@ class FieldwiseFlow:
         carried: new and old name of each field whose values stay.
         derived: new fields that Arrow computes, each with its expression over `field_column`s and `hidden` ones.
         constants: fields that SQL gives the same value in every row, null where there is no payload.
-        whole: the payload has no fields, or is none of which the fields matter, and stays as it is.
-        time: of the last access of every row; None where it stays, or there is none afterwards.
-        gathered: the value of each list, whose fields the others come from; None where rows stay rows.
+        whole: the payload stays as it is, because no stage sets fields.
+        time: time of the last access that all rows get; None if rows keep theirs, or the new state has no TTL.
+        gathered: the first stage, if it makes one value of each list; the other stages then start from that value.
     """
 
     state: str
@@ -241,7 +241,7 @@ class FieldwiseFlow:
 
     @property
     def start(self) -> StateShape:
-        """The shape of the rows that fields come from."""
+        """Shape of the rows on whose fields the flow is computed: the stored rows, or one row per gathered list."""
         return self.before if self.gathered is None else self.gathered.shape
 
 
@@ -306,7 +306,7 @@ class _Column:
 
 
 class _Finder:
-    """Takes a flow apart."""
+    """Finder of the origin of each field of a flow."""
 
     def __init__(self, spark: SparkSession, layouts: LayoutContext) -> None:
         self.spark, self.layouts = spark, layouts
@@ -319,7 +319,7 @@ class _Finder:
         return flow if flow is None or time is None else replace(flow, time=time)
 
     def _find_time(self, read: Read, applied: list[Apply]) -> pa.Scalar | None:
-        """The time of the last access that every row gets; null where it depends on the row, None where it stays."""
+        """Return the time of the last access that all rows get; null if it depends on the row, None if none is set."""
         stamps = [each for each in applied if isinstance(each.stage, SetAccessTime)]
         if not stamps or not applied[-1].shape.ttl:
             return None
@@ -379,7 +379,7 @@ class _Finder:
         types: dict[str, pa.DataType],
         wanted: dict[str, pa.DataType],
     ) -> dict[str, _Column] | None:
-        """The columns of a stage; None when one of them reads the payload as a whole."""
+        """Return the columns of a stage; None if one needs Spark: it reads the whole payload, or opaque values."""
         olds, news = (find_fields(derive_layout(each.payload, self.layouts)) for each in (before, after))
         opaque = {name for name, layout in olds.items() if has_opaque(layout)}
         found: dict[str, _Column] = {}
@@ -403,7 +403,7 @@ class _Finder:
         return {name: found[name] for name, _ in stage.columns}
 
     def _find_used(self, base: DataFrame, sqls: list[str]) -> list[frozenset[str]] | None:
-        """The columns of a frame that each expression reads; None if one depends on other rows, or makes rows.
+        """Return the columns of a frame that each expression reads; None if one depends on other rows, or makes rows.
 
         Columns are compared by `exprId`, because SQL may spell their names differently. Windows and generators are
         recognized by a plan that is more than one projection, subqueries by the plan inside the expression.
@@ -434,7 +434,7 @@ class _Finder:
         return self.spark.createDataFrame([], schema)
 
     def list_visible(self, read: StateShape) -> dict[str, DataType]:
-        """The columns beside the payload that SQL may name."""
+        """Types of the columns that SQL may name beside the payload and its fields."""
         serializers = {
             "state_key": read.key,
             "state_namespace": read.info.namespace_serializer,
@@ -451,7 +451,7 @@ class _Finder:
         wanted: tuple[str, ...],
         types: list[dict[str, pa.DataType]],
     ) -> tuple[tuple[FieldStage, ...], tuple[str, ...], tuple[str, ...]]:
-        """The stages reduced to what the wanted fields need, and the fields and other columns that they read."""
+        """Reduce the stages to the wanted fields; also return the stored fields and other columns that they need."""
         needed, keys = set(wanted), set[str]()
         stages = []
         for index in reversed(range(len(columns))):
@@ -510,7 +510,7 @@ class _Finder:
 
 
 def _has_plan(expression: Any) -> bool:
-    """Whether there is a subquery in an expression."""
+    """Return whether an expression contains a subquery."""
     name = expression.getClass().getSimpleName()
     if "Subquery" in name or name in ("Exists", "ListQuery"):
         return True
@@ -710,10 +710,10 @@ def run_on_rows(
 
     Args:
         spark: the session.
-        rows: the flow.
-        splits: of the state that it reads.
+        rows: reader of splits that applies the flow.
+        splits: splits of the state that the flow reads.
         task: the task; it goes to the workers.
-        what: for errors.
+        what: what failed; the message of an error begins with it.
 
     Raises:
         StateError: a task failed.

@@ -90,7 +90,7 @@ _POSITION = hidden("position")
 
 @dataclass(frozen=True)
 class _Elements:
-    """Elements of a list state of a connector, from and to their payloads; can be sent to other processes."""
+    """Conversion between the payloads of a connector's list state and its decoded elements; can be pickled."""
 
     stage: SetSplit
     shape: StateShape
@@ -102,7 +102,7 @@ class _Elements:
 
     @cached_property
     def columns(self) -> ColumnCodec:
-        """Payloads as rows hold them."""
+        """Codec between the bytes of elements and the payload column."""
         return plan_columns(derive_layout(self.shape.payload, self.layouts))
 
     @cached_property
@@ -129,13 +129,13 @@ class _Elements:
 def set_split(
     frame: DataFrame, shape: StateShape, stage: SetSplit, layouts: LayoutContext, *, folding: bool
 ) -> DataFrame:
-    """The frame with elements in which a column of every split has another value.
+    """Set a column of the splits in all elements to the value of an SQL expression.
 
     Args:
         frame: the rows before.
         shape: their shape, which stays.
         stage: the column and its SQL.
-        layouts: of rows.
+        layouts: context of the layouts of rows.
         folding: evaluate constant SQL.
 
     Raises:
@@ -192,12 +192,12 @@ def _spread(batch: pa.RecordBatch, elements: _Elements) -> pa.RecordBatch:
 
 
 def _starts(rows: pa.Table) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Positions of the first rows of elements."""
+    """Return the row numbers at which the rows of an element begin."""
     return np.flatnonzero(rows.column(_POSITION).fill_null(0).to_numpy() == 0)
 
 
 def _gather(rows: pa.Table, elements: _Elements) -> pa.RecordBatch:
-    """The elements of whole groups of rows, with the new values."""
+    """Merge the rows of each element into one row, with the new values in its splits."""
     starts = _starts(rows)
     kept = rows.take(pa.array(starts)).drop_columns([_POSITION, _SPLITS, _NEW])
     splits, news = rows.column(_SPLITS).to_pylist(), rows.column(_NEW).to_pylist()
@@ -252,7 +252,7 @@ def separate_keys(
 
 
 def compare_key(column: Column, kind: DataType, serializer: Serializer, layouts: LayoutContext) -> Column:
-    """Return a key as Spark compares it where keys of two frames are joined: the bytes of one with such numbers."""
+    """Return the column by which keys are joined: the bytes of keys with floating-point numbers, else the key."""
     return _serialize(column, serializer, layouts) if _holds_floats(kind) else column
 
 
@@ -260,7 +260,7 @@ def serialize_keys(names: Sequence[str], shape: StateShape, layouts: LayoutConte
     """The bytes of key, namespace and user key one after the other, as canonical savepoints and RocksDB hold them.
 
     Args:
-        names: columns among `KEYS`, as they are called inside.
+        names: names of columns, each `hidden(…)` of one of `KEYS`.
         shape: of the state.
         layouts: of its serializers.
     """
@@ -314,7 +314,10 @@ _NEW_SESSION, _NEW_STORED, _GROUP = hidden("new_session"), hidden("new_stored"),
 
 
 def list_sessions(frame: DataFrame, shape: StateShape) -> DataFrame:
-    """The frame of a state of sessions, with the columns `SESSION` and `STORED_UNDER`."""
+    """Add the columns `SESSION` and `STORED_UNDER` to the rows of a state of sessions.
+
+    `SESSION` is the window of a session, `STORED_UNDER` the window under which its contents are stored.
+    """
     is_list = shape.kind == StateKind.LIST
     session, stored = (
         (F.col(PAYLOAD)["f0"], F.col(PAYLOAD)["f1"]) if is_list else (F.col(hidden("map_key")), F.col(PAYLOAD))
@@ -329,7 +332,7 @@ class UnitedSessions:
     Attributes:
         frame: rows of `list_sessions` under new keys, with `ORDER` and `OLD_KEY`.
         compared: the columns that are equal for sessions of one new key.
-        is_sql: the sessions are of SQL.
+        is_sql: the sessions are of an operator of Flink SQL.
     """
 
     frame: DataFrame
@@ -389,12 +392,12 @@ class UnitedSessions:
 def leave_out_sessions(
     rows: DataFrame, sessions: DataFrame, contents: tuple[DataFrame, DataFrame], role: SessionRole
 ) -> DataFrame:
-    """The rows whose session did not lose all its contents; all frames have `OLD_KEY`.
+    """Leave out the rows of sessions that a filter left without contents; all frames have `OLD_KEY`.
 
     Args:
-        rows: of a state; those of the sessions themselves are of `list_sessions`.
+        rows: rows of a state; of the state of the sessions itself, rows of `list_sessions`.
         sessions: rows of `list_sessions`.
-        contents: before and after a filter.
+        contents: rows of the contents of the sessions, before and after the filter.
         role: of the state of `rows`.
     """
     pair = [OLD_KEY, NAMESPACE]
@@ -416,9 +419,9 @@ class Stage:
         frame: the rows before.
         before: their shape.
         after: the shape of the rows afterwards.
-        layouts: what layouts depend on.
+        layouts: context from which the layouts of serializers are derived.
         folding: see `FlowRunner`.
-        beside: frames of `flows.list_beside`.
+        beside: frames of the other flows that the stage reads (`flows.list_beside`).
     """
 
     frame: DataFrame
@@ -429,7 +432,7 @@ class Stage:
     beside: tuple[DataFrame, ...] = ()
 
     def apply(self, stage: flows.Stage) -> DataFrame:
-        """The rows afterwards; raises as `FlowRunner.build`."""
+        """Apply a stage to the frame; raises as `FlowRunner.build`."""
         match stage:
             case flows.Project(columns=columns):
                 self._fold_fields(columns)
@@ -477,7 +480,7 @@ class Stage:
         return self._expose_opaque() if self._is_opaque else self._expose_plain()
 
     def _expose_opaque(self) -> DataFrame:
-        """Add the columns of `_expose_plain` with opaque values decoded, and not decoded as `name_raw` names them."""
+        """Add the columns of `_expose_plain` with opaque values decoded, and their bytes, named by `name_raw`."""
         (row, plain), raw = find_layouts(self.before.payload, self.layouts), F.col(PAYLOAD)
         value, kind = reinterpret_column(raw, row, plain), layout_type(plain)
         fields = kind.names if isinstance(kind, StructType) and not isinstance(plain, OpaqueBytes) else []
@@ -496,7 +499,7 @@ class Stage:
         return self.frame.select("*", *shown, raw.alias(RAW))
 
     def _find_value(self, sql: str) -> Column:
-        """Return the column of SQL of the payload; for the unchanged payload, the values as rows hold them."""
+        """Return the column that SQL computes for the payload; opaque values of an unchanged payload stay bytes."""
         row = derive_layout(self.before.payload, self.layouts)
         same = sql == "value" and "value" not in find_fields(row)
         if same and self._is_opaque and row == derive_layout(self.after.payload, self.layouts):
@@ -590,14 +593,14 @@ class Stage:
             return frame
         owner = list(map(hidden, ("key_group", "key_bytes") if self.after.kind == StateKind.LIST else ("subtask",)))
         if not set(owner) <= set(frame.columns):
-            # After a change of keys there are no bytes of them yet.
+            # After a change of keys, the bytes of the new keys are not computed yet.
             keys = [name for name in map(hidden, KEYS) if name in frame.columns]
             frame, owner = separate_keys(frame, keys, self.after, self.layouts)
         key = Window.partitionBy(*owner).orderBy(hidden("list_index"))
         return frame.withColumn(hidden("list_index"), F.row_number().over(key) - 1).drop(BYTES)
 
     def _keep_keys(self, stage: flows.KeepKeys) -> DataFrame:
-        """The rows of the keys that another state keeps."""
+        """Keep the rows of the keys that the SQL of a stage selects over the rows of another state (`stage.by`)."""
         by = stage.by.shape
         decided = Stage(self.beside[0], by, by, self.layouts, self.folding)._decide_keys(stage)
         frame, (key,) = separate_keys(self.frame, [hidden("state_key")], self.before, self.layouts)
@@ -607,7 +610,7 @@ class Stage:
         return self._close_up(frame.join(decided, F.col(key).eqNullSafe(F.col(other)), kind).drop(BYTES))
 
     def _decide_keys(self, stage: flows.KeepKeys) -> DataFrame:
-        """The removed keys if keys without a row are kept, else the kept keys; in the first of two columns."""
+        """Return the keys to remove if keys without a row stay, else the keys to keep; they are in the first column."""
         key, flag = hidden("state_key"), hidden("keep")
         self._fold(self._exposed, stage.sql)
         rows = self._evaluate(self._exposed, {flag: F.expr(stage.sql)}, [key], allowed=stage.nondeterministic)
@@ -630,7 +633,7 @@ class Stage:
         return frame.withColumn(name, F.col(name).cast("timestamp"))
 
     def _fill(self, stage: flows.TableFill) -> DataFrame:
-        """Join the table with the keys; values of a key that it has twice are an error."""
+        """Fill a field from a table that is joined by key; raise for a key of which the table has several rows."""
         table = self.frame.sparkSession.read.parquet(stage.table)
         missing = sorted({*(column for _, column in stage.keys), stage.value} - set(table.columns))
         if missing:
@@ -726,7 +729,7 @@ class Stage:
         return self._take(stage, grouped, name)
 
     def take_lists(self, stage: flows.Regroup) -> DataFrame:
-        """Values of the lists of `StateReader.read_lists`."""
+        """Compute one value from each list of a frame of `StateFrames.read_lists`."""
         return self._take(stage, self.frame.withColumnRenamed(PAYLOAD, "values"), "values")
 
     def _take(self, stage: flows.Regroup, grouped: DataFrame, name: str) -> DataFrame:
@@ -782,7 +785,7 @@ class Stage:
         return compare_key(F.col(key), self.frame.schema[key].dataType, self.before.key, self.layouts)
 
     def _unite_sessions(self, frame: DataFrame) -> UnitedSessions:
-        """The sessions of the operator under their new keys, of a stage over the state of them."""
+        """Return the sessions of `frame`, the rows of the state of sessions after `_change_keys`."""
         frame, compared = separate_keys(
             list_sessions(frame, self.before), [hidden("state_key")], self.after, self.layouts
         )

@@ -75,8 +75,8 @@ class StateFrames:
 
         Args:
             name: of the state.
-            keys: parts of the key that are decoded.
-            stored: with a second column of the payload, which no stage changes.
+            keys: columns of the key that are decoded.
+            stored: add a copy of the payload, `STORED`, which no stage changes.
         """
         if (name, keys) not in self._frames:
             frame = self._read(name, keys)
@@ -102,9 +102,9 @@ class StateFrames:
         return read_splits(self.spark, (replace(split, layout=layout) for split in splits), schema)
 
     def read_lists(self, name: str, keys: tuple[str, ...]) -> DataFrame:
-        """The lists of a state without times of the last access, a row each, in `PAYLOAD`; empty ones have no row.
+        """Read a list state without TTL, one row per list, in `PAYLOAD`; empty lists have no row.
 
-        A list is one record, so that nothing need be gathered.
+        A list is one record of the state, so that no rows need be grouped.
         """
         state = self.operator.state(name)
         assert isinstance(state, KeyedState)
@@ -115,7 +115,7 @@ class StateFrames:
         return frame.where(F.size(PAYLOAD) > 0)
 
     def release(self) -> None:
-        """Forget what was kept on disk."""
+        """Remove the frames of shared states from disk."""
         for (name, _), frame in self._frames.items():
             if name in self.shared:
                 frame.unpersist()
@@ -123,11 +123,11 @@ class StateFrames:
 
 
 def name_columns(layout: KeyedLayout, keys: tuple[str, ...]) -> dict[str, str]:
-    """The columns that are read of a keyed state, each with its name inside.
+    """Return the columns that are read of a keyed state, each with its name in the frames of flows.
 
     Args:
         layout: of the records of the state.
-        keys: parts of the key that are decoded.
+        keys: columns of the key that are decoded.
     """
     payload = {StateKind.LIST: "list_value", StateKind.MAP: "map_value"}.get(layout.state_type, "value")
     present = {each for each, _ in layout.key.fields}
@@ -143,8 +143,8 @@ class FlowRunner:
     """Builds the frames of flows.
 
     Attributes:
-        reader: of the states that the flows start at.
-        layouts: what layouts depend on.
+        reader: reader of the states with which flows begin.
+        layouts: context from which the layouts of serializers are derived.
         stored: see `StateFrames.read`; for aligned flows only.
         folding: evaluate constant expressions, and constants inside of others, while frames are built.
     """
@@ -155,14 +155,15 @@ class FlowRunner:
     folding: bool = False
 
     def build(self, flow: Flow, shown: tuple[str, ...] = ()) -> DataFrame:
-        """The frame of a flow; its payload is in `PAYLOAD`.
+        """Build the frame of a flow; its payload is in `PAYLOAD`.
 
         Args:
             flow: the flow.
-            shown: parts of the key that are decoded though the flow does not need them.
+            shown: columns of the key that are decoded although the flow does not need them.
 
         Raises:
-            MigrationError: Spark refuses an expression, or one gives other values each time without saying so.
+            MigrationError: Spark refuses an expression, or one is not deterministic although its step does not allow
+                that.
         """
         with at(state=flow.shape.name):
             needed = find_keys(flow)
@@ -304,7 +305,7 @@ def _identity(columns: list[str]) -> list[str]:
 
 
 def _begins_change(flow: Apply, inner: Flow) -> bool:
-    """Return whether a stage is the first of a change, and not of the flow: steps are counted by change."""
+    """Return whether a stage is the first of a later change in the flow: the numbers of steps start again there."""
     if isinstance(inner, Read) or not (flow.step and inner.step):
         return False
     one, other = (int(each.step.split()[-1]) for each in (flow, inner))
@@ -312,7 +313,7 @@ def _begins_change(flow: Apply, inner: Flow) -> bool:
 
 
 def find_keys(flow: Flow) -> tuple[str, ...]:
-    """The parts of the key that a flow needs decoded."""
+    """Return the columns of the key that a flow needs decoded."""
     stages = [each.stage for each in flows.walk_flow(flow) if isinstance(each, Apply)]
     if any(isinstance(each, flows.Call | flows.Follow) for each in stages) or not flows.keeps_keys(flow):
         return KEYS

@@ -26,8 +26,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# Parameters of `mallopt`, from <malloc.h> of glibc, with bytes: of the largest array that does not get pages of its own
-# (glibc allows no more), and how many freed bytes are kept at most.
+# Parameters of `mallopt` (numbers from <malloc.h> of glibc) and their values in bytes: M_MMAP_THRESHOLD, the size from
+# which an array gets pages of its own (glibc allows no more than this), and M_TRIM_THRESHOLD, the freed bytes that are
+# kept at most.
 _MALLOC = {-3: 32 << 20, -1: 128 << 20}
 
 
@@ -151,7 +152,8 @@ def prepare() -> int:
 def _load_kernels() -> None:
     """Load the kernels that nearly all workers use from numba's cache.
 
-    Garbage collections in the forks, one after each task of Spark, then skip them and what numba builds for the first.
+    Objects that exist before a fork are frozen (see `prepare`): the garbage collection after each task of Spark skips
+    the kernels, and what numba builds when it loads the first one.
     """
     import numpy as np
     import pyarrow as pa
@@ -181,7 +183,7 @@ def _describe_interpreter(environment: dict[str, str]) -> list[Any]:
 
 
 def _serve(listener: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request, until standard input ends, which the process that started this one holds.
+    """Fork for each request, until standard input ends: the process that started this one holds its other end.
 
     Returns:
         In a forked process its request; None in the server, at the end.
@@ -246,7 +248,7 @@ def _take_over(request: dict[str, Any]) -> None:
 
 
 def _seed() -> None:
-    """Give a fork random numbers of its own; Python's own module sees to itself."""
+    """Seed numpy's random numbers in a fork; Python's module `random` does so by itself."""
     if numbers := sys.modules.get("numpy.random"):
         numbers.seed()
 

@@ -83,12 +83,12 @@ class KeyedSettings:
             `ProcessWindowFunction` those of a window. A `CheckpointListener` is notified on the driver.
         uid: of the operator, by which state is found.
         key_type: type of the keys (see `Types.of`); default that of the restored state, else that of the columns.
-        from_snapshot: the state to start from, of a stream that of its first batch, since later ones ignore it; default
+        from_snapshot: the state to start from; in a stream, only its first batch uses it. Default
             `execution.state-recovery.path` of the options, else none.
         job_id: 32 hexadecimal digits, which name the directory of the job below that of the checkpoints. Default
-            derived from `uid`, so that the next run finds what this one has left. A query has a directory by its id,
-            which stays the same as long as its `checkpointLocation` does, and the uid; only calls outside of a query
-            give a `job_id`, and their batches must have ids of their own.
+            derived from `uid`, so that the next run finds the checkpoints of this one. In a streaming query it is
+            derived from the id of the query, which stays the same as long as its `checkpointLocation` does, and from
+            `uid`. Only calls outside of a query give a `job_id`; they number their batches consecutively from 0.
         parallelism: number of subtasks; default as many as Spark runs tasks.
         max_parallelism: number of key groups; default that of the restored state, else Flink's.
         order_by: columns by which the rows of a subtask are ordered; without them their order is Spark's, and another
@@ -103,15 +103,15 @@ class KeyedSettings:
         windows: assigner of the windows of a window function, such as `TumblingEventTimeWindows.of(Time.hours(1))`.
         contents: descriptor of the state `window-contents`: a list of the rows, or a reducing or aggregating state of
             them; default a list, of the type that the restored state has, else of rows with the columns.
-        element: column whose values are the elements of windows, where these are no rows.
+        element: column whose values are the elements of windows; by default whole rows are.
         allowed_lateness: of rows after the end of their window.
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
         classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
             field lists; default those that the snapshot was opened with.
-        flink_version: release that goes on from the snapshot, such as 1.20: new values of Kryo are those of its line.
+        flink_version: release that goes on from the snapshot, such as 1.20: Kryo writes new values as in its line.
             Default the line of the snapshot, else 2.x.
-        metrics: directory of files with the metrics of the function, JSON lines, below the id of the job by the name of
-            the checkpoint or savepoint; default none.
+        metrics: directory for the metrics of the function; each checkpoint or savepoint gets a file of JSON lines,
+            `JOB_ID/NAME.jsonl`. Default none.
     """
 
     key: str | Sequence[str]
@@ -164,7 +164,7 @@ def _take_settings(
     [Callable[[DataFrame, ProcessSettings], KeyedProcessResult]],
     Callable[Concatenate[DataFrame, Arguments], KeyedProcessResult],
 ]:
-    """Give a function the arguments of its settings."""
+    """Let callers of a function give the fields of its settings as keyword arguments."""
 
     def decorate(
         run: Callable[[DataFrame, ProcessSettings], KeyedProcessResult],
@@ -226,7 +226,7 @@ class KeyedStep(ProcessSettings):
         check_broadcast_states(self.function, self.broadcast_states)
 
     def run(self, df: DataFrame) -> KeyedProcessResult:
-        """Run it over the rows of a DataFrame; see `keyed_process`."""
+        """Run the function over the rows of a DataFrame; see `keyed_process`."""
         if self.checkpoint is not None and self.savepoint is not None:
             raise UsageError("both a checkpoint and a savepoint are asked for", hint="Choose one of them")
         parsed = parse_options(dict(self.options or {}))
@@ -374,7 +374,7 @@ def _remove_unpublished(directory: Location) -> None:
 
 
 def choose_store(parsed: CheckpointOptions, options: Mapping[str, Any] | None) -> Callable[[int], EntryStore]:
-    """Return what makes the store of the state.
+    """Return the function that makes the store of a subtask's state, on the heap or in RocksDB.
 
     Raises:
         UsageError: an option of RocksDB is not known, or is not possible here.
@@ -385,14 +385,14 @@ def choose_store(parsed: CheckpointOptions, options: Mapping[str, Any] | None) -
 
 
 def find_latencies(parsed: CheckpointOptions) -> LatencyTracking | None:
-    """Return the settings of the tracking of latencies; None without."""
+    """Return the settings of latency tracking; None if it is off."""
     if not parsed.latency_tracking:
         return None
     return LatencyTracking(parsed.latency_interval, parsed.latency_history, parsed.latency_variable)
 
 
 def _write_metrics(directory: Location, result: KeyedProcessResult) -> None:
-    """Write the metrics of a checkpoint, which a repeated batch may have written before."""
+    """Write the metrics of a checkpoint; those of an earlier attempt at the same batch are replaced."""
     assert result.snapshot is not None
     make_directory(directory)
     name = f"{result.snapshot.location.directory.name}.jsonl"
@@ -402,7 +402,7 @@ def _write_metrics(directory: Location, result: KeyedProcessResult) -> None:
 
 
 def _to_texts(options: Mapping[str, Any] | None) -> dict[str, str]:
-    """Write values as a configuration file has them."""
+    """Convert the values of options to text, as in Flink's configuration file."""
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (options or {}).items()
     }

@@ -105,7 +105,10 @@ if TYPE_CHECKING:
 
 
 def parse_output(output: str | StructType | None) -> pa.Schema:
-    """Columns of the output, all of which may be null: the row of an acknowledgement has none."""
+    """Return the schema of the output.
+
+    All columns are nullable: in the last row of a subtask, with its acknowledgement, they are null.
+    """
     if output is None:
         return to_arrow_schema(StructType([]))
     schema = StructType.fromDDL(output) if isinstance(output, str) else output
@@ -137,7 +140,7 @@ def choose_parallelism(
 
 
 def choose_layout(restored: RestoredState | None, wanted: bool | None) -> bool:
-    """Return whether state is in PyFlink's layout: as asked for, and as the restored state is.
+    """Return whether state is kept in PyFlink's layout: as `wanted` says, else as in the restored state.
 
     Raises:
         UsageError: these differ.
@@ -176,7 +179,7 @@ def check_windows(
     timestamp: str | None,
     element: str | None,
 ) -> None:
-    """Refuse a window function without windows, windows of another function, and windows of a time that rows lack.
+    """Refuse window functions without windows, windows of another function, and event-time windows without a timestamp.
 
     Raises:
         UsageError: these do not fit each other.
@@ -353,10 +356,10 @@ def connect(
 
 
 def check_inputs(df: DataFrame, function: Function) -> None:
-    """Refuse a DataFrame of one input for a function of two, and one whose second input is not as the function has it.
+    """Refuse a DataFrame that is not a result of `connect` if the function has two inputs.
 
     Raises:
-        UsageError: the function has two inputs, and the DataFrame is not such a one of `connect`.
+        UsageError: the function has two inputs, and the DataFrame does not have the columns of `connect` for them.
     """
     for kind, inputs, call in (
         (KeyedCoProcessFunction, _INPUTS, "connect(first, second, key=…)"),
@@ -373,7 +376,7 @@ def check_inputs(df: DataFrame, function: Function) -> None:
 
 
 class InputRows:
-    """Makes the rows that a function gets out of those of `connect`, with the columns of their own input.
+    """Converter of rows of `connect` to the rows that a function gets, with the columns of one input.
 
     Args:
         inputs: columns with the rows of each input.
@@ -460,8 +463,9 @@ class ConnectedBroadcastOperator(KeyedBroadcastProcessOperator):
 
 
 SUBTASK = "__subtask"
-"""Column with the index of the subtask that a row belongs to; less the parallelism, and so negative, in rows that are
-no elements: they make a subtask without elements run, and tell the highest event time."""
+"""Column with the index of the subtask that a row goes to. In marker rows, which are no elements, it is this index
+minus the parallelism, and so negative. Marker rows make subtasks without elements run, and carry the highest event
+time."""
 
 _FIELD = pa.field(SUBTASK, pa.int32(), nullable=False)
 
@@ -475,7 +479,7 @@ class KeyPartitioner:
         serializer: of the key.
         parallelism: number of subtasks.
         max_parallelism: number of key groups.
-        layouts: what the layout of the key depends on.
+        layouts: context from which the layout of the key is derived.
         hashes: `hashCode` of user classes, by class name.
         in_row: the key is the only field of a row, as in the Java operators of PyFlink.
         timestamp: column of event time, whose highest value every subtask gets; None where no watermark is wanted.
@@ -495,11 +499,11 @@ class KeyPartitioner:
     broadcast: int | None = None
 
     def add_subtasks(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the batches with the column `SUBTASK`, then the rows that tell the subtasks the highest event time.
+        """Yield the batches with the column `SUBTASK`, then marker rows with the highest event time for every subtask.
 
         Raises:
             UsageError: a key is null.
-            ValueRangeError: a key has no form in its serializer.
+            ValueRangeError: the serializer cannot write a key.
             UnsupportedError: the hash of the keys is not known.
         """
         wanted = plan_columns(derive_layout(self.serializer, self.layouts)).type
@@ -524,7 +528,7 @@ class KeyPartitioner:
             yield self._tell_highest(schema, number, reached)
 
     def _note_highest(self, batch: pa.RecordBatch, highest: dict[int, int]) -> None:
-        """Keep the highest event time of each input; the only one is 0."""
+        """Update `highest`, the highest event time so far by number of the input; a single input has the number 0."""
         if self.timestamp is None:
             return
         times = batch.column(self.timestamp)
@@ -536,7 +540,7 @@ class KeyPartitioner:
                 highest[number] = max(reached, highest.get(number, reached))
 
     def _tell_highest(self, schema: pa.Schema, number: int, reached: int) -> pa.RecordBatch:
-        """Make a row per subtask with the highest event time of an input; negative as all rows without an element."""
+        """Make a marker row per subtask with the highest event time of an input; see `SUBTASK`."""
         count = self.parallelism
         known = {self.timestamp: reached, self.input: number}
         columns = [
@@ -632,9 +636,10 @@ class KeyedTask:
         timestamp: column of event time, milliseconds since 1970, or None.
         watermark: watermark after the last row; None for none.
         out_of_orderness: milliseconds by which rows may be late: the watermark after the last row is the highest event
-            time of all subtasks minus these minus 1, of two inputs that of the input that is behind. None where
-            `watermark` counts.
-        storage_options: of the driver, by root: handles of shared files name them by their URL.
+            time of all subtasks minus these minus 1. Of two inputs, the one with the lower highest event time counts.
+            None if `watermark` is given instead.
+        storage_options: storage options of the driver, by root, so that workers can open shared files, whose handles
+            hold their URL.
         output: columns of what the function emits; none where nothing is wanted.
         restored: the state to start from; None without.
         snapshot: the snapshot to take; None for none.
@@ -644,7 +649,7 @@ class KeyedTask:
         open_backup: opens the local backups of an operator id and key groups; None where none are kept.
         changelog: settings of the changelog; None without.
         pyflink_state: keys and state are in PyFlink's layout.
-        layouts: what the layouts of state depend on.
+        layouts: context from which the layouts of state are derived.
         latencies: settings of the tracking of latencies; None without.
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
         windows: assigner of the windows of a window function; None for other functions.
@@ -683,7 +688,7 @@ class KeyedTask:
 
     @property
     def timed_inputs(self) -> int:
-        """Number of inputs that hold the watermark: a broadcast one does not."""
+        """Number of inputs whose event time limits the watermark; a broadcast input does not."""
         return 2 if isinstance(self.function, KeyedCoProcessFunction) else 1
 
     @property
@@ -697,7 +702,7 @@ class KeyedTask:
         return isinstance(self.function, KeyedBroadcastProcessFunction)
 
     def make_partitioner(self) -> KeyPartitioner:
-        """Make what finds the subtask of each row."""
+        """Make the partitioner that finds the subtask of each row."""
         key_type = KeyRowTypeInfo(self.key_type) if self.pyflink_state else self.key_type
         return KeyPartitioner(
             self.key_columns,
@@ -808,7 +813,7 @@ class KeyedTask:
         yield from self._emit(emitted)
 
     def _take_own(self, batch: pa.RecordBatch, subtask: int, highest: dict[int, int]) -> pa.RecordBatch:
-        """Leave out the rows that are no elements, and note the highest event time of each input, which they tell."""
+        """Return the elements of a batch; note in `highest` the event times of its marker rows (see `SUBTASK`)."""
         found = batch.column(SUBTASK)
         if set(found.unique().to_pylist()) - {subtask, subtask - self.operator.parallelism}:
             raise StateError(
@@ -826,7 +831,7 @@ class KeyedTask:
         return batch.filter(is_element)
 
     def _find_watermark(self, highest: Mapping[int, int]) -> int | None:
-        """Return the watermark after the last row; None for none, as where an input has no event time at all."""
+        """Return the watermark after the last row; None for none, for example if an input has no event times at all."""
         if self.out_of_orderness is None:
             return self.watermark
         if len(highest) < self.timed_inputs:
@@ -862,7 +867,7 @@ class KeyedTask:
         return pa.RecordBatch.from_arrays([*arrays, acknowledgements, metrics], names=names)
 
     def _take_snapshot(self, running: RowOperator, wanted: TaskSnapshot) -> TaskCheckpoint:
-        """Take the snapshot; the text of an error begins with the message of Flink's reason."""
+        """Take the snapshot; the text of an error begins with the message of a `CheckpointFailureReason` of Flink."""
         try:
             return self._write_snapshot(running, wanted)
         except StorageError as error:
@@ -881,7 +886,7 @@ class KeyedTask:
 
     def _write_snapshot(self, running: RowOperator, wanted: TaskSnapshot) -> TaskCheckpoint:
         started = self.clock.read()
-        # Unique to this attempt: another one of the same subtask may run at the same time.
+        # The name of the file is unique to this attempt: another attempt of the subtask may run at the same time.
         with record_files(wanted.directory) as recorder:
             state = running.snapshot(
                 wanted.directory,
@@ -930,7 +935,7 @@ class RowWindowOperator(WindowOperator):
 
 @dataclass(frozen=True)
 class MakeRocksStore:
-    """Makes a database in a local directory of its own.
+    """Maker of RocksDB stores, each in a local directory of its own.
 
     Attributes:
         options: of the database.
@@ -939,13 +944,13 @@ class MakeRocksStore:
     options: RocksOptions
 
     def __call__(self, prefix: int) -> RocksStore:
-        """Make it; its `close` removes the directory."""
+        """Make a store; its `close` removes the directory."""
         directory = tempfile.mkdtemp(prefix="state-pipelines-", dir=self.options.local_directory or None)
         return RocksStore(prefix, Path(directory), self.options)
 
 
 def _refuse_side_outputs(running: RowOperator) -> None:
-    """Refuse what would be lost: Spark takes the output of a function only."""
+    """Refuse side outputs, which would be lost: on Spark, only the main output of a function is returned."""
     for tag in running.filled_side_outputs:
         raise UsageError(
             f"the function emits to the side output {tag.tag_id}, and nothing takes it on Spark",
@@ -1029,10 +1034,10 @@ class KeyedRun:
         self._task = replace(self._task, open_backup=partial(LocalBackup.open, roots, job_id))
 
     def process(self, snapshot: TaskSnapshot | None) -> tuple[DataFrame, list[TaskCheckpoint]]:
-        """Run all subtasks; what they emit, and their acknowledgements."""
+        """Run all subtasks; return what they emit, and their acknowledgements."""
         task, operator = replace(self._task, snapshot=snapshot), self._task.operator
         partitioner = task.make_partitioner()
-        # Rows that are no elements have no values.
+        # In marker rows (see `SUBTASK`) the other columns are null.
         fields = [StructField(each.name, each.dataType, True) for each in self._df.schema.fields]
         placed = StructType([*fields, StructField(SUBTASK, IntegerType(), False)])
         ends = [StructField(ACKNOWLEDGEMENT, BinaryType(), True), StructField(METRICS, StringType(), True)]
@@ -1054,7 +1059,7 @@ class KeyedRun:
         return results.where(~is_end).drop(ACKNOWLEDGEMENT, METRICS), taken
 
     def _make_markers(self, parallelism: int) -> DataFrame:
-        """Make a row per subtask, so that those without rows run too; the number of its subtask is negative."""
+        """Make a marker row per subtask, so that subtasks without elements run, too; see `SUBTASK`."""
         nulls = [sql.lit(None).cast(each.dataType).alias(each.name) for each in self._df.schema.fields]
         numbers = self._df.sparkSession.range(0, parallelism, 1, 1)
         return numbers.select(*nulls, (sql.col("id") - parallelism).cast("int").alias(SUBTASK))
@@ -1091,7 +1096,7 @@ class KeyedRun:
             if coordinator.pending is not None:
                 coordinator.abort(FailureReason.CHECKPOINT_COORDINATOR_SHUTDOWN, "The driver was interrupted.")
             raise
-        # On the driver, since the tasks have ended.
+        # The listener is notified on the driver, because the tasks have ended.
         if isinstance(self._task.function, CheckpointListener) and not trigger.properties.is_savepoint:
             self._task.function.notify_checkpoint_complete(number)
         return KeyedProcessResult(

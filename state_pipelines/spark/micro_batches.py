@@ -98,7 +98,7 @@ class KeyedBatches(KeyedSettings):
 
     @cached_property
     def _step(self) -> KeyedStep:
-        """The step of every batch, without what a batch adds."""
+        """Step with the settings that all batches share."""
         return KeyedStep(
             **{each.name: getattr(self, each.name) for each in fields(KeyedSettings)},
             output=self.columns,
@@ -204,7 +204,7 @@ def process_available(
             stream, which is not started.
         checkpoints: directory of checkpoints.
         progress: directory in which Spark keeps what the stream has read (`checkpointLocation`).
-        options: Flink's options by key; the interval is the time between runs, so that no batch waits for it.
+        options: Flink's options by key. The checkpoint interval is the time between runs; batches do not wait for it.
         on_checkpoint: gets the checkpoint of each batch.
         from_snapshot: state of the first batch.
         metrics: directory of the metrics of the function; default none.
@@ -241,11 +241,11 @@ def process_available(
 
 
 class _Batches:
-    """The function for the batches of a stream, with the arguments of its job.
+    """Maker of the function for the batches of a stream, with the arguments that its job sets.
 
     Attributes:
-        is_used: it was made.
-        error: what a batch raised.
+        is_used: the function was made.
+        error: the error that a batch raised.
     """
 
     def __init__(

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
 _FILES = 4
-"""Files that are copied at a time, each by several requests."""
+"""Number of files that are copied at the same time, each by several requests."""
 
 _READ = (
     StateCategory.MANAGED_KEYED,
@@ -125,7 +125,7 @@ def copy_operators(snapshot: Snapshot, operators: Collection[bytes], scratch: Lo
 
 
 Judge = Callable[[Snapshot], Sequence[ProofCheck]]
-"""Checks a result before it is published."""
+"""Function that checks a migrated snapshot before it is published."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,11 @@ class MigrationResult:
 
     @property
     def plan(self) -> ValuePlan:
-        """The payload before and after, of a migration that changes one state.
+        """Return the payload before and after a migration that changes a single state.
 
         Raises:
-            UsageError: it changes several, or makes another number of states.
+            UsageError: the migration does not change exactly one state, or the changed state has not exactly one old
+                state.
         """
         changed = [(plan, flow) for plan in self.plans.values() for flow in plan.changed.values()]
         if len(changed) != 1 or len(sources := flowing.find_reads(changed[0][1])) != 1:
@@ -168,13 +169,13 @@ class MigrationResult:
 
 @dataclass
 class _Work:
-    """An operator while it is migrated.
+    """Progress of the migration of one operator.
 
     Attributes:
-        plan: of its keyed states.
-        whole: of all its states.
-        unkeyed: the work on its operator state.
-        prove: whether what is written will be proven.
+        plan: plan of its keyed states and timers.
+        whole: plan of all its states.
+        unkeyed: the migration of its operator state.
+        prove: digest the rows while they are written, for the proof.
         expected: by new name, digests of the expected rows.
         bytes: size of the new files.
     """
@@ -215,8 +216,8 @@ def migrate(
 
     Args:
         snapshot: the old snapshot, or its path; it is not changed.
-        migration: a migration, or the path of its file; or a chain of migrations with their directions in the order
-            of their application, as `RevisionDirectory.between` returns it.
+        migration: a migration, or the path of its file; or a chain of migrations with their directions in the order of
+            their application, as `RevisionDirectory.between` returns it.
         target: directory of the new savepoint, which must not exist.
         direction: `upgrade` or `downgrade`; for a single migration.
         prove: read the result back and verify it before it is published.
@@ -232,7 +233,7 @@ def migrate(
 
     Raises:
         MigrationError: a migration does not fit the states, does more than is allowed, or Spark refuses an expression.
-        UnsupportedError: a state has no columnar form.
+        UnsupportedError: a state has no columnar layout.
         UsageError: the session does not run ANSI SQL, or the target is inside the snapshot.
         TargetExistsError: the target exists.
         ProofError: the proof failed; its `report` says how, and nothing is left at the target.
@@ -244,7 +245,7 @@ def migrate(
         migration = load_migration(migration, allow_python=allow_python)
     spark = spark or create_session("state-pipelines")
     if spark.conf.get("spark.sql.ansi.enabled") != "true":
-        # Without it a cast that overflows gives null without a word.
+        # Without ANSI mode, a cast that overflows silently gives null.
         raise UsageError("the session does not run ANSI SQL", hint="Set spark.sql.ansi.enabled to true")
     if direction not in tuple(Direction):
         raise UsageError(f"the direction is {direction!r}", hint=f"Choose from {', '.join(Direction)}")
@@ -326,7 +327,7 @@ def _migrate(
 def _read_copies(
     snapshot: Snapshot, planned: Sequence[tuple[Operator, OperatorPlan]], copies: dict[str, Location]
 ) -> list[tuple[Operator, OperatorPlan]]:
-    """The same plans for operators whose files are read from copies."""
+    """Return the plans with operators that read their files from local copies."""
     if not copies:
         return list(planned)
     copied = snapshot.with_copies(copies)
@@ -348,7 +349,7 @@ def note_plans(snapshot: Snapshot, plans: Sequence[tuple[Operator, OperatorPlan]
 
 
 def plan_snapshot(snapshot: Snapshot, chain: Chain) -> list[tuple[Operator, OperatorPlan]]:
-    """Plans of a chain of revisions for each operator that it names.
+    """Plan a chain of revisions for each operator that it names.
 
     Raises:
         MigrationError: a step does not fit; NotFoundError: the snapshot has no such operator or state.
@@ -463,7 +464,7 @@ def _plan_files(
     planned: Mapping[str, PlannedRewrite],
     target: Location,
 ) -> list[FileRewrite]:
-    """The new file of every subtask that has a state which changes."""
+    """Plan the new file of each subtask that has a changed state; subtasks whose file stays as it is are left out."""
     operator, plan = work.operator, work.plan
     files: dict[int, KeyedFile] = {subtask: file for subtask, file in operator.keyed_files if not file.holds_raw_timers}
     rekeyed = any(shape.key != plan.key for shape in plan.shapes.values())
@@ -536,7 +537,7 @@ def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofRepo
 
 
 def _add_source(run: Runner, works: Sequence[_Work], proof: ProofReport) -> ProofReport:
-    """The proof with the count of the source, where files of it are clipped."""
+    """Add the check of the source's record counts to a proof if key groups of source files are clipped."""
     operators = [work.operator for work in works if work.touched]
     check = check_source_whole(operators, run)
     return proof if check is None else replace(proof, checks=(*proof.checks, check))

@@ -64,13 +64,13 @@ SUBTASK = hidden("subtask")
 
 @dataclass(frozen=True)
 class OperatorStateReader:
-    """Reads list and broadcast states of one operator as frames; see `flows.FrameReader`.
+    """Reader of list and broadcast states of one operator as frames; see `flows.FrameReader`.
 
-    Columns, under hidden names: `subtask`, then `list_index` or `map_key`; and the payload.
+    The columns, under `hidden` names, are `subtask`, `list_index` or `map_key`, and the payload.
 
     Attributes:
         operator: the operator; its snapshot need not be published.
-        all_copies: every subtask's copy of broadcast state, not only the first.
+        all_copies: read every subtask's copy of broadcast state, not only the first.
         opaque_values: the values that are passed on as their bytes.
     """
 
@@ -85,17 +85,18 @@ class OperatorStateReader:
         Args:
             name: of the state.
             keys: ignored; `map_key` is always decoded.
-            stored: with a second column of the payload, which no stage changes.
+            stored: add a copy of the payload, `STORED`, which no stage changes.
 
         Raises:
-            UnsupportedError: its elements cannot be decoded.
+            UnsupportedError: elements of the state cannot be decoded.
         """
         del keys
         state = find_state(self.operator, name)
         broadcast = isinstance(state, OperatorBroadcastState)
         columns = ("subtask", "map_key", "map_value") if broadcast else ("subtask", "list_index", "value")
         with at(operator=self.operator.label, state=name):
-            # The columns depend on the opaque fields, so that the table is read with all of them.
+            # Which columns there are depends on the opaque fields, and those are only known from the table with all
+            # columns.
             whole = state.make_table(TableOptions())
             whole = replace(whole, context=replace(whole.context, opaque_values=self.opaque_values))
             if whole.undecoded:
@@ -116,17 +117,17 @@ def find_state(operator: Operator, name: str) -> NonKeyedState:
 
 
 def list_copies(state: NonKeyedState) -> tuple[NonKeyedSubtaskState, ...]:
-    """The subtasks whose handles name the state."""
+    """Return the subtasks whose handles contain the state."""
     return tuple(each for each in state.subtask_states if each.number)
 
 
 @dataclass
 class OperatorStateWork:
-    """The operator state of one operator while it is migrated.
+    """Migration of the list and broadcast states of one operator.
 
     Attributes:
-        plan: of its list and broadcast states.
-        prove: whether what is written will be proven.
+        plan: plan of these states.
+        prove: digest the rows while they are written, for the proof.
         expected: by new name, digests of the expected rows.
     """
 
@@ -196,7 +197,7 @@ class OperatorStateWork:
         return plan_round_trips(self.plan)
 
     def _plan_files(self, files: dict[str, tuple[ElementFile, ...]], target: Location) -> Iterator[OperatorRewrite]:
-        """The new file of every subtask in which a state changes."""
+        """Plan the new file of each subtask in which a state changes."""
         for subtask, unread in self._list_unread():
             header = unread.header
             held = {info.name: info for info in (*header.lists, *header.broadcasts)}
@@ -213,7 +214,8 @@ class OperatorStateWork:
                     everywhere = flow.shape.kind == StateKind.BROADCAST
                     encoded.append((name, tuple(each for each in files[name] if everywhere or each.subtask == subtask)))
                     infos.append(flow.shape.info)
-            # States that keyed states hide by their names are not in the plan, and stay.
+            # A keyed state may have the name of an operator state; the plan has the keyed one only, and the other one
+            # is copied.
             hidden_by_keyed = [info for name, info in held.items() if name not in self.plan.shapes]
             copied += [(info.name, info.name) for info in hidden_by_keyed]
             infos += hidden_by_keyed
@@ -257,7 +259,7 @@ def choose_elements(encoder: ElementEncoder, lost: Iterable[str] = ()) -> RowCol
 
 
 _SUBTASKS = 1 << 15
-"""More than any operator has."""
+"""Number of groups of digests: more than any operator has subtasks."""
 
 
 @dataclass(frozen=True)
@@ -265,8 +267,8 @@ class _ElementWriter:
     """Writes the rows of one task.
 
     Attributes:
-        encoder: knows the layouts.
-        directory: of the element files.
+        encoder: encoder of the elements or entries.
+        directory: directory for the element files.
         operator: label of the operator, for errors.
         digests: columns to digest while writing.
     """
@@ -306,9 +308,9 @@ _COLUMNS = (*KEYS, "subtask", "list_index", TTL_COLUMN)
 
 
 def read_rows(spark: SparkSession, operator: Operator, state: str) -> DataFrame:
-    """The rows of a keyed, list or broadcast state, whose snapshot need not be published.
+    """Return the rows of a keyed, list or broadcast state; its snapshot need not be published.
 
-    Columns: those of the key (`state_key`, `state_namespace`, `map_key`, `list_index`; of operator state `subtask`),
+    The columns are those that identify rows (`state_key`, `state_namespace`, `map_key`, `list_index`, `subtask`),
     `ttl_last_access`, and the payload: `value`, `list_value` or `map_value`.
 
     Raises:

@@ -103,7 +103,7 @@ if TYPE_CHECKING:
     from state_pipelines.spark.splits import KeyedSplit
 
 COMPARED = (ROW_COUNTS, KEY_SETS, ROUND_TRIP, READ_BACK)
-"""The checks that hold when both sides are equal."""
+"""Checks that hold if their two sides have equal digests."""
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class GroupResult:
     Attributes:
         state: its name.
         group: the key group, or a bucket of keys if keys have changed their key group; of operator state the subtask.
-        values: by check, the names of the compared values, with the values before and after.
-        records: number of written records; None where rows of the way back are compared.
+        values: by check, tuples of the name of a compared value and its texts on the two sides.
+        records: number of written records; None for a comparison of downgraded rows with the old state.
         misfiled: records in another key group than their hash gives.
         unhashed: records whose hash is not known, so that their key group is not checked.
     """
@@ -128,7 +128,7 @@ class GroupResult:
 
 
 def name_values(columns: RowColumns) -> dict[str, str]:
-    """The digests of the values of rows: a readable name by the name of each."""
+    """Return a readable name for each digest of the values of rows, by name of the digest."""
     words = {NULLS: "null values", VALUES: "values", TIMES: "times of the last access"}
     return {name: words.get(name, name) for name in columns.names}
 
@@ -136,12 +136,12 @@ def name_values(columns: RowColumns) -> dict[str, str]:
 def compare_sums(
     names: Mapping[str, str], before: Mapping[str, int] | None, after: Mapping[str, int] | None
 ) -> list[tuple[str, str, str]]:
-    """The compared values, before and after.
+    """List the compared values: readable name, text of the one side, text of the other.
 
     Args:
-        names: of the digests, with readable names.
-        before: digests of the one side; None is a side without rows.
-        after: of the other side.
+        names: readable names, by name of the digest.
+        before: digests of the one side, by name; None for a side without rows.
+        after: the same for the other side.
     """
     return [(what, _to_text(name, before, "before"), _to_text(name, after, "after")) for name, what in names.items()]
 
@@ -150,7 +150,7 @@ def _to_text(name: str, side: Mapping[str, int] | None, word: str) -> str:
     if side is None:
         return "none"
     if name not in side:
-        # A text that never equals a value of the other side.
+        # This text differs from any value of the other side.
         return f"not there {word}"
     return str(side[name]) if name == ROWS else f"{side[name]:016x}"
 
@@ -189,7 +189,7 @@ def make_check(
         found: rows that differ; None when the check holds.
         unit: `key group` or `subtask`.
         description: of the check.
-        notes: rows that the check leaves out.
+        notes: texts that are added to the observation, such as what the round trip does not bring back.
     """
     records = sum(each.records or 0 for each in results)
     compared = "; ".join(dict.fromkeys(_name_digests(results, name)))
@@ -199,7 +199,7 @@ def make_check(
     counts = replace(found.counts, compared=records)
     rows = found.examples
     if name in (ROW_COUNTS, KEY_SETS):
-        # Rows that differ only in their values are reported by other checks.
+        # These checks are about keys; rows that differ only in their values are reported by other checks.
         counts, rows = replace(counts, differing=0), found.rows
     observed = [f"different: {_name_different(results, name, unit)}"]
     observed.append(str(counts) if counts.failed else "no differing record is found when both sides are read again")
@@ -207,7 +207,7 @@ def make_check(
 
 
 def _name_digests(results: Sequence[GroupResult], check: str) -> list[str]:
-    """The name of the compared value, with the state where there are several."""
+    """List the names of the values that a check compares, with the name of the state if there are several states."""
     several = len({each.state for each in results}) > 1
     return [
         f"{each.state}: {', '.join(what for what, *_ in each.values[check])}"
@@ -274,11 +274,14 @@ def find_rows(
 
     Args:
         state: name of the state.
-        sides: frames of `FlowRunner` by name, with the same keys; those that are not compared are only shown.
-        compared: names of the expected frame and of the one that is there.
-        groups: column of the key group or subtask, and the values of it to search.
-        fields: names of digests, and of fields of the payload, that are compared; the whole payload where it has none.
-        kept: rows that the second frame lacks are no difference: the migration left them out.
+        sides: frames of `FlowRunner` by name, with the same keys. Two are compared; others only add values to the
+            examples.
+        compared: names of the frame of expected rows and of the frame of found rows.
+        groups: name of the column with the key group or subtask, and its values whose rows are searched.
+        fields: names of the compared fields of the payload, or of digests; if none is a field, the payload is compared
+            as a whole.
+        kept: rows that are missing in the found frame are no difference, because the migration left them out on
+            purpose.
 
     Returns:
         Numbers of rows, and at most `EXAMPLES` of each kind.
@@ -348,13 +351,13 @@ def _classify(wanted: Column, found: Column, *, kept: bool) -> Column:
 
 
 def _choose_fields(frame: DataFrame, fields: Collection[str]) -> list[str]:
-    """The compared fields of the payload, sorted; none where the payload is compared as a whole."""
+    """Return the compared fields of the payload, sorted; empty if the payload is compared as a whole."""
     kind = frame.schema[PAYLOAD].dataType if PAYLOAD in frame.columns else None
     return [name for name in sorted(fields) if name in kind.names] if isinstance(kind, StructType) else []
 
 
 def _show_value(frame: DataFrame, fields: Sequence[str] = (), *, timed: bool) -> Column:
-    """The payload, or fields of it, as JSON."""
+    """Return the payload, or the chosen fields of it, as JSON; `timed` adds the time of the last access."""
     columns: list[Column] = []
     if PAYLOAD in frame.columns:
         payload = F.col(PAYLOAD)
@@ -367,7 +370,7 @@ def _show_value(frame: DataFrame, fields: Sequence[str] = (), *, timed: bool) ->
 
 
 def _compare_text(frame: DataFrame, fields: Collection[str], *, timed: bool) -> Column:
-    """The text of `_to_text` and the types: an INT 1 and a BIGINT 1 differ."""
+    """Return the text by which rows are compared: types and values, because an INT 1 and a BIGINT 1 differ."""
     if PAYLOAD not in frame.columns:
         return _show_value(frame, timed=timed)
     kind, known = frame.schema[PAYLOAD].dataType, _choose_fields(frame, fields)
@@ -390,7 +393,7 @@ def _make_row(
     key = {names[name]: to_plain(value) for name, value in row.items() if name in names and value is not None}
     if "state_key" in key:
         key.pop("key_bytes", None)
-    # The key first, its position in the snapshot last.
+    # Columns of the key come first, those of the position in the snapshot last.
     order = (*KEYS, "timestamp", "key_bytes", "list_index", "subtask", "key_group")
     key = {name: key[name] for name in order if name in key}
     texts = {name: [json.loads(each[_VALUE]) for each in row[name]] for name in sides}
@@ -399,7 +402,7 @@ def _make_row(
     shown = {name: found[0] if len(found) == 1 else found for name, found in values.items()}
     absent = tuple(name for name in sides if not texts[name])
     if EXPECTED not in sides:
-        # The rows that come back must equal the old rows.
+        # In a round trip, the expected rows are the old rows.
         shown |= {EXPECTED: shown[BEFORE]} if BEFORE in shown else {}
         absent += () if BEFORE in shown else (EXPECTED,)
     note = f"the key occurs several times: {', '.join(several)}" if several else ""
@@ -411,7 +414,7 @@ def _open(content: dict[str, Any]) -> Any:
 
 
 def combine_found(found: Sequence[DifferingRows]) -> DifferingRows:
-    """The rows of several states."""
+    """Combine the differing rows of several states."""
     return reduce(lambda one, other: one + other, found, DifferingRows())
 
 
@@ -462,17 +465,18 @@ def find_misfiled(spark: SparkSession, state: str, splits: Sequence[KeyedSplit],
 def digest_back(
     spark: SparkSession, splits: Sequence[KeyedSplit], way: FieldwiseRows, made: RowColumns, written: RowColumns | None
 ) -> tuple[Digested, Digested]:
-    """Digest the result of a field-wise downgrade and, in the same pass, its input.
+    """Digest the result of a field-wise downgrade and, in the same pass, the new state that it reads.
 
     Args:
         spark: the session.
         splits: of the new state.
-        way: the way back.
-        made: digested columns of the result.
-        written: digested columns of the new state, with keys checked by their hashes; None for none.
+        way: reader that downgrades rows.
+        made: columns of the downgraded rows to digest.
+        written: columns of the new state to digest; its key groups are then checked by the hashes of keys. None to
+            digest only the result.
 
     Returns:
-        (what comes back, what was written).
+        (digests of the downgraded rows, digests of the new state).
 
     Raises:
         StateError: the state cannot be read, or a field not be computed.
@@ -488,8 +492,8 @@ def digest_frame(frame: DataFrame, types: Mapping[str, pa.DataType], columns: Ro
     """Digest rows that Spark makes.
 
     Args:
-        frame: the rows, as they would be written.
-        types: of their columns, where Spark has others.
+        frame: the rows, with the columns that an encoder takes.
+        types: Arrow types of the columns that have another type in Spark.
         columns: the digested columns.
 
     Raises:
@@ -508,21 +512,21 @@ def digest_frame(frame: DataFrame, types: Mapping[str, pa.DataType], columns: Ro
 
 
 def _join(one: Digested, other: Digested) -> Digested:
-    """Both together, in the first."""
+    """Add the digests of `other` to `one`, and return `one`."""
     one.add(other)
     return one
 
 
 @dataclass(frozen=True)
 class _DigestSplit:
-    """Digests one split."""
+    """Task that digests the rows of one split."""
 
     split: KeyedSplit
     columns: RowColumns
     hashed: bool
 
     def run(self) -> Digested:
-        """Do the work."""
+        """Digest the rows of the split."""
         columns = self.columns
         digest = RowDigest(columns)
         names = ["key_group", *columns.keys]
@@ -540,7 +544,7 @@ class _DigestSplit:
 
 @dataclass(frozen=True)
 class _FindMisfiled:
-    """Finds records of one split that are in another key group than their hash gives."""
+    """Task that finds records of one split in another key group than the hash of their key gives."""
 
     split: KeyedSplit
     limit: int
@@ -562,13 +566,13 @@ class _FindMisfiled:
 
 @dataclass(frozen=True)
 class _DigestBack:
-    """Digests what comes back of one split, and the split."""
+    """Task that digests the rows of one split, and what the downgrade makes of them."""
 
     made: RowColumns
     written: RowColumns | None
 
     def run(self, rows: Iterator[MigratedRows]) -> tuple[Digested, Digested]:
-        """Do the work."""
+        """Digest the rows of the split."""
         back, read = RowDigest(self.made), None if self.written is None else RowDigest(self.written)
         for each in rows:
             back.add(each.new)
@@ -578,10 +582,10 @@ class _DigestBack:
 
 
 Way = tuple["Return", "LayoutContext"]
-"""The way back to an old state, and the layouts by which its rows are compared."""
+"""An old state that the downgrade makes, and the layouts by which its rows are compared."""
 
 Returned = tuple["RowColumns", "Sums"]
-"""Digests of downgraded rows."""
+"""Digested columns of downgraded rows, and their digests."""
 
 
 @dataclass(frozen=True)
@@ -616,7 +620,7 @@ class KeyedStates:
         return choose_old(self.before, back, layouts)
 
     def digest_old(self, back: Return, columns: RowColumns, layouts: LayoutContext) -> Sums:
-        """Digest an old state as stored."""
+        """Digest an old state as stored in its files."""
         splits = split_rows(self.before, back.old, layouts.opaque_values)
         return digest_splits(self.spark, splits, columns).sums
 
@@ -628,9 +632,9 @@ class KeyedStates:
         Args:
             name: of the state.
             shape: of its rows.
-            expected: what its rows are compared with.
+            expected: digests with which the rows will be compared.
             layouts: of its rows.
-            ways: the ways back.
+            ways: the old states that the downgrade makes of the new one.
         """
         del shape, layouts
         splits, written = split_rows(self.after, name), None
@@ -644,7 +648,8 @@ class KeyedStates:
             made, shared = share_digests(columns, expected.columns, way.carried, whole=way.whole)
             came = Digested()
             if made.fields != ():
-                # The first of these passes digests what was written too; it has keys as bytes only.
+                # The first of these passes digests the written rows as well, if they are identified by the bytes of
+                # their keys.
                 beside = expected.columns if written is None and "key_bytes" in expected.columns.keys else None
                 came, read = digest_back(self.spark, splits, FieldwiseRows(way, compared), made, beside)
                 written = read if beside is not None else written
@@ -702,7 +707,7 @@ class OperatorStates:
         return OperatorStateReader(self.spark, operator, all_copies=True, opaque_values=opaque_values)
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
-        """Return the expected digests by subtask: each gets those of the one migrated copy of broadcast state."""
+        """Return the expected digests by subtask; of broadcast state, all have those of the one migrated copy."""
         if shape.kind != StateKind.BROADCAST:
             return sums
         (copy,) = sums.values() or [None]
@@ -713,7 +718,7 @@ class OperatorStates:
         return choose_elements(make_encoder(self.before, back.shape, layouts), back.lost)
 
     def digest_old(self, back: Return, columns: RowColumns, layouts: LayoutContext) -> Sums:
-        """Digest an old state, of broadcast state the first copy."""
+        """Digest an old state; of broadcast state, its first copy."""
         reader = OperatorStateReader(self.spark, self.before, opaque_values=layouts.opaque_values)
         return self._digest(reader.read(back.old, ()), back.shape, layouts, columns).sums
 
@@ -741,7 +746,7 @@ def prove_plan(
     plan: OperatorPlan,
     expected: Mapping[str, ExpectedDigests],
 ) -> ProofReport:
-    """Compare the states of an operator as they were with the states as they were written.
+    """Compare the old states of an operator with the states that were written.
 
     Elements of list state are identified by their index in the list of their subtask, entries of broadcast state by
     their keys. The expected broadcast state is compared with the copy of every subtask.
@@ -765,7 +770,7 @@ def prove_plan(
 
 
 class _Prover:
-    """Proves the states of one operator, one after the other."""
+    """Prover of the changed states of one operator."""
 
     def __init__(
         self, states: KeyedStates | OperatorStates, plan: OperatorPlan, expected: Mapping[str, ExpectedDigests]
@@ -820,7 +825,7 @@ class _Prover:
         return any(self.trips[name].returns for name in self.plan.changed)
 
     def _compare(self, name: str, flow: Flow) -> Iterator[GroupResult]:
-        """Compare expected with written rows of a state, and old states with the downgraded ones."""
+        """Compare the expected rows of a new state with those written, and its old states with the downgraded rows."""
         expected = self.expected[name]
         ways = [(back, self._find_back_layouts(flow, back)) for back in self.trips[name].returns]
         written, returned = self.states.digest_new(name, flow.shape, expected, self.plan.row_layouts, ways)
@@ -836,7 +841,7 @@ class _Prover:
             old = self.states.spread(name, back.shape, old)
             is_timer = back.shape.kind == StateKind.TIMER
             names = {DIGEST_KEYS if is_timer else ROWS: f"{'timers' if is_timer else 'records'} of {back.old}"}
-            # Values that one side lacks count as different.
+            # The names of both sides are compared, so that a value that one side lacks counts as different.
             names |= name_values(columns) | name_values(came)
             for group in sorted({*old, *sums}):
                 values = {ROUND_TRIP: compare_sums(names, old.get(group), sums.get(group))}
@@ -884,7 +889,7 @@ class _Prover:
         return found
 
     def _find_written(self, name: str, flow: Flow, results: list[GroupResult], checks: set[str]) -> DifferingRows:
-        """Rows of a state that differ from the expected ones."""
+        """Find rows of a new state that differ from the expected ones."""
         fields: set[str] = set()
         groups: set[int] = set()
         for check in checks:
@@ -902,7 +907,7 @@ class _Prover:
         return find_rows(name, sides, (EXPECTED, AFTER), (self.states.column, groups), fields)
 
     def _find_lost(self, name: str, flow: Flow, back: Return, fields: set[str], groups: list[int]) -> DifferingRows:
-        """Old rows that the way back does not bring back."""
+        """Find rows of an old state that the downgrade does not make again."""
         layouts = self._find_back_layouts(flow, back)
         before, after = (self.states.make_reader(each, layouts.opaque_values) for each in (self.before, self.after))
         sides = {BEFORE: before.read(back.old, KEY_COLUMNS)}
@@ -913,7 +918,7 @@ class _Prover:
         return find_rows(name, sides, (BEFORE, RETURNED), (self.states.column, groups), kept, kept=back.kept)
 
     def _check_hashes(self, written: list[GroupResult]) -> ProofCheck | None:
-        """The check of key groups; None where no hash is known, and of operator state."""
+        """Make the check of key groups by hashes; None for operator state, or if no hash is known."""
         total = sum(each.records or 0 for each in written)
         unhashed, misfiled = sum(each.unhashed for each in written), sum(each.misfiled for each in written)
         if not self.states.is_keyed or (total and unhashed == total):
@@ -934,7 +939,7 @@ class _Prover:
     def _check_united(self, results: list[GroupResult]) -> ProofCheck | None:
         """Check the number of new keys by counting their different bytes; return None if no key changes.
 
-        The expected rows cannot show a wrong number, because Spark's grouping of equal keys has made them.
+        The digests of the expected rows cannot show a wrong number: Spark has grouped these rows by key already.
         """
         texts: dict[bool, list[str]] = {True: [], False: []}
         total = differing = 0

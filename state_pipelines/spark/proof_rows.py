@@ -72,10 +72,11 @@ if TYPE_CHECKING:
 NULLS = "# nulls"
 TIMES = "# times"
 VALUES = "# values"
-"""Names of digests that no field has; `VALUES` is that of a payload without fields."""
+"""Names of digests that no field of a payload has. `VALUES` is the digest of a payload that is not digested by
+field."""
 
 BUCKETS = 128
-"""Rows are compared in so many buckets of keys where they have no key groups."""
+"""Number of buckets of keys by which rows are compared if they have no key groups."""
 
 HASHED = "hashed_key_group"
 
@@ -85,13 +86,13 @@ class RowColumns:
     """The columns of rows that are digested.
 
     Attributes:
-        keys: those that tell rows apart.
+        keys: columns that identify a row.
         groups: number of key groups or, of operator state, subtasks; None where keys get other key groups, so that rows
             are compared in `BUCKETS`.
         group_column: the column of the key group or subtask.
         payload: the column of the payload; timers have none.
         kind: Arrow type of the payload.
-        fields: of the payload; None when it is digested as one value.
+        fields: digested fields of the payload; None to digest it as one value.
         lost: dotted paths of nested fields that are left out of the digests.
         times: whether rows carry the time of their last access.
     """
@@ -123,14 +124,16 @@ def choose_columns(
     max_parallelism: int,
     lost: Iterable[str] = (),
 ) -> RowColumns:
-    """The digested columns of the rows of a state.
+    """Choose the columns of the rows of a state to digest.
 
     Args:
         shape: of the rows.
         kind: Arrow type of the payload; None of timers.
-        present: the columns that rows have beside the payload; keys as bytes, if they are there, tell all.
+        present: the columns that rows have besides the payload. If there are bytes of keys, they alone identify the
+            key.
         max_parallelism: number of key groups.
-        lost: dotted paths, from the fields on, that do not count; `value` is a payload without fields.
+        lost: dotted paths of fields that are not digested, such as `address.city`; `value` for a payload without
+            fields.
     """
     key_columns = (
         ("key_bytes",) if "key_bytes" in present else tuple(n for n in (*KEY_COLUMNS, "timestamp") if n in present)
@@ -142,7 +145,7 @@ def choose_columns(
 
 
 def choose_payload(columns: RowColumns, payload: str, kind: pa.DataType, lost: Iterable[str]) -> RowColumns:
-    """The columns and those of a payload; for the arguments see `choose_columns`."""
+    """Add the columns of a payload; for the arguments see `choose_columns`."""
     away = frozenset(lost)
     has_fields = pa.types.is_struct(kind) and [each.name for each in kind] != [OPAQUE_FIELD]
     fields = tuple(each.name for each in kind if each.name not in away) if has_fields else None
@@ -157,8 +160,8 @@ class Digested:
 
     Attributes:
         sums: digests by key group, or by bucket of keys.
-        misfiled: by the same, records whose hash gives another key group.
-        unhashed: by the same, records whose hash is not known.
+        misfiled: number of records whose hash gives another key group, by the same.
+        unhashed: number of records whose hash is not known, by the same.
     """
 
     sums: Sums = field(default_factory=dict)
@@ -166,14 +169,14 @@ class Digested:
     unhashed: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: Digested) -> None:
-        """Add what there is in another batch."""
+        """Add the digests and counts of other rows."""
         add_sums(self.sums, other.sums)
         self.misfiled.update(other.misfiled)
         self.unhashed.update(other.unhashed)
 
 
 def combine(found: Iterable[Digested]) -> Digested:
-    """Combine the results of several groups, of which one is in memory at a time."""
+    """Add up the digests and counts of several tasks; `found` is consumed lazily."""
     total = Digested()
     for each in found:
         total.add(each)
@@ -193,10 +196,10 @@ class RowDigest:
 
         Args:
             rows: the rows.
-            identities: of the rows, where another digest with the same keys has found them.
+            identities: identities of the rows, if another digest with the same `keys` has computed them.
 
         Returns:
-            Their identities.
+            The identities of the rows (hashes of the identifying columns).
         """
         columns = self._columns
         if identities is None:
@@ -219,7 +222,7 @@ class RowDigest:
         return identities
 
     def _take_apart(self, payload: pa.Array) -> dict[str, pa.Array]:
-        """The null flags of a payload, and its fields, which are null where the payload is."""
+        """Return the null flags and the digested fields of a payload; a field is null where the payload is null."""
         columns = self._columns
         arrays = {NULLS: payload.is_null()}
         if columns.fields is None:
@@ -240,7 +243,7 @@ class RowDigest:
 
 
 def _find_key(rows: pa.RecordBatch, name: str) -> pa.Array:
-    """An identifying column; indices of elements may have any integer width."""
+    """Return an identifying column; indexes of elements, which may have any integer type, become 32-bit integers."""
     return rows.column(name).cast(pa.int32()) if name == "list_index" else rows.column(name)
 
 
@@ -254,8 +257,8 @@ class RowDigests:
     """The columns that are digested while rows are written.
 
     Attributes:
-        expected: of the rows as they are written.
-        old: of the old rows that they result from; None where old rows are not digested here.
+        expected: columns of the rows that are written.
+        old: columns of the old rows that they result from; None if these are not digested at the same time.
     """
 
     expected: RowColumns
@@ -271,19 +274,20 @@ class WrittenDigest:
         self._old = None if wanted is None or wanted.old is None else RowDigest(wanted.old)
 
     def add(self, old: pa.RecordBatch, new: pa.RecordBatch) -> None:
-        """Take rows as they were and as they are written."""
+        """Add a batch of old rows and the batch of new rows that results from it."""
         if self._wanted is None or self._expected is None:
             return
         identities = self._expected.add(new)
         if self._wanted.old is not None and self._old is not None:
-            # Keys and positions are unchanged where both sides have the same identifying columns.
+            # The identities can be used again if both sides have the same identifying columns: keys and indexes are
+            # unchanged.
             self._old.add(old, identities if self._wanted.old.keys == self._wanted.expected.keys else None)
 
     def take(self, batches: Iterable[pa.RecordBatch], types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-        """Rows from Spark as they are to be written.
+        """Digest rows from Spark, and yield them in the types in which they are written.
 
         Args:
-            batches: the rows; beside them there may be the payload that they came from, for `old`.
+            batches: the rows, with a column of the old payload if old rows are digested; this column is not yielded.
             types: of the columns; see `restore_types`.
         """
         old = None if self._wanted is None else self._wanted.old
@@ -301,7 +305,7 @@ class WrittenDigest:
 
 
 def find_types(layout: KeyedLayout) -> dict[str, pa.DataType]:
-    """Arrow types of the columns of rows of a state: the parts of keys, the payload, times of the last access."""
+    """Return the Arrow types of the columns of a state's rows: keys, the payload, and the time of the last access."""
     types = {each.name: each.type for each in column_type(layout.key)} | ({TTL_COLUMN: TTL_TYPE} if layout.ttl else {})
     if layout.state_type == StateKind.TIMER:
         return types
@@ -331,11 +335,11 @@ class ExpectedDigests:
     """Digests of the rows that a migration writes of a state, for comparison with the rows read back.
 
     Attributes:
-        columns: what was digested of them.
+        columns: the columns that were digested.
         digested: their digests.
-        source: the old state whose rows, which they result from, were digested too; empty where none were.
-        old: the digests of those.
-        carried: old and new name of digests that are the same, since these values stay.
+        source: name of the old state whose rows were digested at the same time; empty if none were.
+        old: digests of the rows of `source`, without those in `carried`.
+        carried: old and new name of each digest that both have, because the migration does not change its values.
     """
 
     columns: RowColumns
@@ -346,7 +350,7 @@ class ExpectedDigests:
 
     @cached_property
     def old_sums(self) -> Sums:
-        """Digests of the rows that these result from."""
+        """Digests of the rows of `source`, with the carried ones."""
         expected = self.digested.sums
         return {
             group: {old: expected[group][new] for old, new in self.carried} | sums
@@ -362,7 +366,7 @@ def find_payload_type(shape: StateShape, layouts: LayoutContext) -> pa.DataType 
 def choose_row_columns(
     shape: StateShape, operator: Operator, layouts: LayoutContext, lost: Iterable[str] = ()
 ) -> RowColumns:
-    """The digested columns of a state of an operator; rows are identified by the bytes of their keys."""
+    """Choose the columns of a state to digest; rows are identified by the bytes of their keys."""
     present = ["key_group", "key_bytes"]
     present += ["list_index"] if shape.kind == StateKind.LIST else []
     present += [TTL_COLUMN] if shape.ttl else []
@@ -371,14 +375,14 @@ def choose_row_columns(
 
 
 def choose_old(operator: Operator, back: Return, layouts: LayoutContext) -> RowColumns:
-    """The digested columns of an old state of an operator, for comparison with the downgraded rows."""
+    """Choose the columns of an old state to digest, for comparison with the downgraded rows."""
     return replace(choose_row_columns(back.shape, operator, layouts, back.lost), times=False)
 
 
 def share_digests(
     columns: RowColumns, others: RowColumns, carried: Iterable[tuple[str, str]], *, whole: bool
 ) -> tuple[RowColumns, dict[str, str]]:
-    """The columns that remain to be digested, without values whose digests other rows give.
+    """Leave out columns whose digests can be taken from other rows with the same values.
 
     Args:
         columns: wanted columns of the rows.
@@ -431,18 +435,18 @@ class _States:
         )
 
     def is_plain(self, name: str) -> bool:
-        """Whether the operator has the state, without namespaces."""
+        """Return whether the operator has a keyed state of this name with the void namespace."""
         shape = self.shapes.get(name)
         return shape is not None and shape.is_keyed and _is_basic(shape.namespace, BasicKind.VOID_NAMESPACE)
 
 
 @dataclass(frozen=True)
 class _Rule:
-    """An invariant.
+    """An invariant between states of an operator of Flink.
 
     Attributes:
-        text: a violation of it in words; identifies the rule.
-        states: names of the states that it is about.
+        text: description of a violation; no other rule has the same.
+        states: names of the states that must agree.
         find: finds the keys that violate it, with their namespaces where they have one.
     """
 
@@ -452,16 +456,16 @@ class _Rule:
 
 
 def check_invariants(spark: SparkSession, before: Operator, after: Operator, plan: OperatorPlan) -> ProofCheck | None:
-    """Check that states of an operator of Flink's own agree with each other.
+    """Check the invariants between the states of a window operator or an operator of Flink SQL.
 
     Args:
         spark: the session.
-        before: the old operator, which is read where the result violates an invariant.
+        before: the old operator; it is read only if the new one violates an invariant.
         after: the new one, read back.
         plan: of its keyed states; invariants of states that are copied are not checked.
 
     Returns:
-        The check; None where there is nothing to check.
+        The check; None if no invariant applies to changed states.
 
     Raises:
         StateError: a state cannot be read.
@@ -580,7 +584,7 @@ def _find_session_rules(sessions: SessionStates, timers: Collection[str]) -> Ite
 
 
 def _lacking(text: str, names: tuple[str, ...], others: tuple[str, ...]) -> _Rule:
-    """A rule that each window with an entry in the states `names` has one in `others`, too."""
+    """Make the rule that each window with an entry in one of the states `names` has one in one of `others`, too."""
 
     def find(states: _States) -> DataFrame:
         one, other = states.read_windows(names), states.read_windows(others)
@@ -614,7 +618,10 @@ def _find_join_rules(states: _States) -> Iterator[_Rule]:
 
 
 def _find_join_columns(shape: StateShape) -> tuple[str | None, str | None] | None:
-    """Expressions of how often a row of a side occurs, and of the count of its matches; None of other operators."""
+    """Return SQL for the number of times that a row of a side occurs, and for the number of its matches.
+
+    Either is None if the state does not have the number. Return None if the state is not one of a join.
+    """
     payload, of = shape.payload, PAYLOAD
     match shape.kind, payload:
         case StateKind.VALUE | StateKind.MAP, tree.RowData():
@@ -673,7 +680,7 @@ def _find_rank_rules(states: _States) -> Iterator[_Rule]:
 
 
 def _find_distinct(shapes: Mapping[str, StateShape]) -> Iterator[tuple[str, str]]:
-    """Accumulators of SQL and each of their states of distinct values (`DistinctInfo`)."""
+    """Yield pairs of states: accumulators of SQL, and one of their states of distinct values (`DistinctInfo`)."""
     for name in ("accState", "window-aggs"):
         accumulators = shapes.get(name)
         if accumulators is None or not isinstance(accumulators.payload, tree.RowData):
@@ -684,7 +691,7 @@ def _find_distinct(shapes: Mapping[str, StateShape]) -> Iterator[tuple[str, str]
 
 
 def _count_unlike(states: _States, name: str, view: str) -> dict[str, int]:
-    """Count, per BIGINT field of the accumulators, the keys where it is not the number of distinct values."""
+    """Count, for each BIGINT field of the accumulators, the keys for which it is not the number of distinct values."""
     frame, found = _join_distinct(states, name, view)
     sums = [F.sum(F.when(_differs(each), 1).otherwise(0)).alias(f"{index}") for index, each in enumerate(found)]
     row = frame.agg(F.count("*"), *sums).collect()[0] if found else (0,)
@@ -706,10 +713,10 @@ def _differs(field: str) -> Column:
 
 
 def _judge_distinct(old: _States, new: _States, name: str, view: str) -> _Rule | None:
-    """The rule of distinct values if the new state violates it, else None.
+    """Return the rule that a field counts distinct values, if the new state violates it; else None.
 
-    Nothing in a snapshot says which field counts distinct values: a field that does for all keys of the old state
-    must do so for all keys of the new one.
+    A snapshot does not say which field counts distinct values. A field that equals their number for all keys of the old
+    state must do so for all keys of the new one.
     """
     found = _count_unlike(new, name, view)
     if not found or not all(found.values()) or any(each not in old.shapes for each in (name, view)):

@@ -88,7 +88,7 @@ class RecordSpillWriter:
     """Writes the rows of one task into one spill.
 
     Attributes:
-        encoder: knows the layouts.
+        encoder: encoder of the records.
         directory: where spills go.
         operator: label of the operator, for errors.
     """
@@ -103,7 +103,7 @@ class RecordSpillWriter:
         return f"state {self.encoder.state} of operator {self.operator} cannot be written"
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> StateSpill:
-        """Encode batches."""
+        """Encode batches into a new spill."""
         with at(operator=self.operator, state=self.encoder.state):
             return write_state_spill(self.encoder, batches, join(self.directory, make_file_name()))
 
@@ -115,7 +115,7 @@ class Written:
     Attributes:
         spills: one file per task that had rows.
         expected: digests of the expected rows.
-        old: digests of the old rows that these result from.
+        old: digests of the old rows that the expected rows result from.
     """
 
     spills: tuple[StateSpill, ...]
@@ -142,7 +142,7 @@ def encode_frame(frame: DataFrame, writer: RecordSpillWriter, digests: RowDigest
     """Encode a DataFrame; one spill per task that has rows.
 
     Args:
-        frame: the rows; beside them there may be the payload of `digests.old`, which is not written.
+        frame: the rows; a column with the old payload for `digests.old` is not written.
         writer: writes them.
         digests: columns to digest while writing.
 
@@ -177,7 +177,7 @@ class EncodeRows:
     digests: RowDigests | None
 
     def run(self, rows: Iterator[MigratedRows]) -> Written:
-        """Do the work."""
+        """Encode the rows, digesting them if asked for."""
         digest = WrittenDigest(self.digests)
 
         def take() -> Iterator[pa.RecordBatch]:
@@ -211,9 +211,9 @@ class RowsRewrite:
     """Rewrites the records of a state field by field, without spills.
 
     Attributes:
-        rows: the flow.
-        layout: of the old records.
-        encoder: of the new ones.
+        rows: computes the new rows of a field-wise flow.
+        layout: layout of the old records.
+        encoder: encoder of the new records.
         operator: its label, for errors.
         digests: columns to digest while writing.
     """
@@ -236,7 +236,7 @@ class RowsRewriter:
         self._rewrite = rewrite
         self._table = KeyedTable(rewrite.layout, rewrite.rows.options)
         self._digest = WrittenDigest(rewrite.digests)
-        # A record of a list state has several rows.
+        # Lists are encoded again as a whole: a record of a list state has several rows.
         flow = rewrite.rows.flow
         self._has_lists = StateKind.LIST in (flow.before.kind, flow.after.kind)
 
@@ -277,7 +277,7 @@ class EncodedState:
 
     Attributes:
         spills: one file per task that had rows.
-        expected: for the proof; None where none was asked for.
+        expected: digests for the proof; None without a proof.
     """
 
     spills: tuple[StateSpill, ...]
@@ -289,8 +289,8 @@ class PlannedRewrite:
     """A state whose rows go straight into the new files.
 
     Attributes:
-        source: the old state.
-        rewrite: what the tasks do with its records.
+        source: name of the old state.
+        rewrite: rewrites the records of the old state in a task.
         pack: makes the `EncodedState` from the combined results of the tasks.
     """
 
@@ -305,11 +305,11 @@ def plan_encoding(
     """Choose how the rows of a new state are made.
 
     Args:
-        reader: of the old states.
+        reader: reader of the old states.
         plan: what happens to the states of the operator.
         name: of the new state.
         writer: writes its rows.
-        prove: digest the expected rows.
+        prove: digest the expected rows while they are written.
 
     Raises:
         MigrationError: Spark refuses an expression.
@@ -321,11 +321,11 @@ def plan_encoding(
 
 @dataclass(frozen=True)
 class StateEncoding:
-    """Writes one state.
+    """Encoding of the rows of one new state.
 
     Attributes:
-        trip: what will be proven of the state; None without a proof.
-        fieldwise: computes its rows field by field; None where Spark computes them.
+        trip: the round trip that will be proven; None without a proof.
+        fieldwise: the flow field by field; None if Spark computes the rows.
     """
 
     reader: StateFrames
@@ -348,7 +348,7 @@ class StateEncoding:
         return pack(encode_fieldwise(self.reader.spark, rows, splits, self.writer, digests))
 
     def plan_rewrite(self) -> PlannedRewrite | None:
-        """Plan to write its rows into the new files without spills; return None where Spark computes them."""
+        """Plan to write the rows into the new files without spills; return None if Spark computes the rows."""
         if self.fieldwise is None:
             return None
         rows, digests, pack = self._plan_fields(self.fieldwise)
@@ -376,7 +376,7 @@ class StateEncoding:
         return _pack_state(self._encode(frame, runner, digests), columns, "" if kept is None else kept.old)
 
     def _compare_layouts(self, flow: Flow, back: Return) -> LayoutContext:
-        """Layouts in which an old state is compared with its downgraded rows."""
+        """Return the layouts in which an old state is compared with its downgraded rows."""
         return self.plan.row_layouts if compares_bytes(flow, back, self.plan) else self.plan.context.layouts
 
     def _encode(self, frame: DataFrame, runner: FlowRunner, digests: RowDigests | None = None) -> Written:
@@ -407,14 +407,14 @@ class StateEncoding:
     def _plan_fields(
         self, flow: FieldwiseFlow
     ) -> tuple[FieldwiseRows, RowDigests | None, Callable[[Written], EncodedState]]:
-        """The rows field by field, what is digested on the way for the proof, and what makes the result."""
+        """Return the reader that computes rows field by field, the columns to digest, and the maker of the result."""
         operator, layouts = self.reader.operator, self.plan.row_layouts
         rows = FieldwiseRows(flow, layouts)
         if self.trip is None:
             return rows, None, lambda written: EncodedState(written.spills, None)
         columns = choose_row_columns(flow.after, operator, layouts)
         old, source, carried = None, "", dict[str, str]()
-        # There is at most one, because one state is read.
+        # There is at most one old state, because a field-wise flow reads one state.
         back = next(iter(self.trip.returns), None)
         if back is not None and compares_bytes(self.plan.changed[self.name], back, self.plan):
             source, whole = back.old, choose_old(operator, back, layouts)
@@ -433,13 +433,13 @@ def _pack_state(
 
 @dataclass
 class SpillMessage(WriterCommitMessage):
-    """Spills of a task; none without rows."""
+    """Message of a task to the driver with its spill; None if it had no rows."""
 
     spill: StateSpill | None
 
 
 class StateWriter(DataSourceArrowWriter):
-    """Writes the rows of a DataFrame.
+    """Writer of the rows of a DataFrame into a new savepoint, for the format `flink-state`.
 
     Options: `path` (the new savepoint), `base` (snapshot to take all else from; optional), `operatorId`,
     `stateVarName`, and for what the base does not know `stateType`, `keySerializer`, `valueSerializer`,
@@ -473,7 +473,7 @@ class StateWriter(DataSourceArrowWriter):
         return SpillMessage(self.writer.write(chain([first], batches)))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Merge and publish, on the driver; see `write_state` for doing that in tasks."""
+        """Merge the spills and publish the savepoint, on the driver; `write_state` merges in tasks."""
         found = (each.spill for each in messages if isinstance(each, SpillMessage))
         spills = tuple(spill for spill in found if spill is not None)
         with SnapshotTransaction(self.target) as transaction:
@@ -512,7 +512,7 @@ def write_state(frame: DataFrame, target: str, **options: str) -> str:
 
 
 def plan_options(options: Mapping[str, str]) -> SavepointPlan:
-    """The plan that writer options ask for."""
+    """Plan the savepoint that the options of the writer describe."""
     check_options(options, WRITE_OPTIONS)
     base = options.get("base")
     snapshot = open_with(base, options) if base else None
@@ -520,21 +520,21 @@ def plan_options(options: Mapping[str, str]) -> SavepointPlan:
 
 
 def _make_writer(plan: SavepointPlan, directory: Location) -> RecordSpillWriter:
-    """The writer of the one state of a plan."""
+    """Return the writer for the one state of a plan."""
     (writing,) = plan.operators
     ((name, layout),) = writing.layouts.items()
     return RecordSpillWriter(RecordEncoder(layout, name), directory, writing.description.operator)
 
 
 def _name_spills(plan: SavepointPlan, spills: tuple[StateSpill, ...]) -> EncodedStates:
-    """The parts of the one state of a plan."""
+    """Assign the spills to the one state of a plan."""
     (writing,) = plan.operators
     (name,) = writing.layouts
     return EncodedStates({(writing.description.operator, name): spills})
 
 
 def parse_description(options: Mapping[str, str]) -> OperatorDescription:
-    """The state that writer options describe.
+    """Describe the state that the options of the writer name.
 
     Raises:
         UsageError: an option is missing or cannot be understood.

@@ -102,19 +102,19 @@ def read_version(java: Path) -> int | None:
 
 
 def make_launcher(java: Path, more: str = "") -> str:
-    """Text of a program that starts `java` without the flag that reduced runtimes refuse.
+    """Return the text of a script that starts `java` without the flag that reduced runtimes refuse.
 
     Args:
-        java: what it starts.
+        java: the program that the script starts.
         more: further cases of the shell's `case`, each for an argument, on lines of their own.
     """
     return _LAUNCHER.format(java=shlex.quote(str(java)), more=more)
 
 
 def create_java_home(java: Path) -> Path:
-    """A directory for `JAVA_HOME` whose `bin/java` starts `java` without the flag that reduced runtimes refuse.
+    """Make a directory for `JAVA_HOME` whose `bin/java` starts `java` without the flag that reduced runtimes refuse.
 
-    Stored in the user's cache directory, one per `java`, and created atomically, so that processes may race for it.
+    There is one per `java` in the user's cache directory. It is created atomically, so processes may create it at once.
 
     Raises:
         UsageError: the cache directory cannot be written.
@@ -123,7 +123,7 @@ def create_java_home(java: Path) -> Path:
 
 
 def write_program(name: str, script: str) -> Path:
-    """A program of that name and text, as `bin/NAME` in a directory of its own in the user's cache directory.
+    """Write a script as `bin/NAME` in a directory of its own in the user's cache directory; return its path.
 
     Raises:
         UsageError: the cache directory cannot be written.
@@ -159,7 +159,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def cache_directory() -> Path:
-    """The cache directory of this package for its user; everything in it can be made again."""
+    """Return this user's cache directory for the package; everything in it can be made again."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "state-pipelines"
 
@@ -186,7 +186,7 @@ class ClassData:
     """An archive of Spark's classes, which may not exist yet.
 
     Attributes:
-        java: program whose classes are in it.
+        java: program with which the archive is made.
         home: directory for `JAVA_HOME`; its `bin/java` starts `java` with the archive.
     """
 
@@ -200,7 +200,7 @@ class ClassData:
 
     @property
     def exists(self) -> bool:
-        """Whether it has been made."""
+        """Whether the archive and its launcher have been made."""
         return self.archive.is_file() and (self.home / "bin" / "java").is_file()
 
 
@@ -212,7 +212,8 @@ def locate_class_data(java: Path) -> ClassData:
 def make_class_data(java: Path) -> ClassData:
     """Rebuild the archive: in a session of its own, do what the pipelines do, and keep the classes.
 
-    It appears in one step. Those of the same Java and Spark before an update are removed.
+    Archive and launcher are moved to their final paths when they are complete. Archives of the same installation of
+    Java and Spark from before an update are removed.
 
     Raises:
         UsageError: the cache directory cannot be written, or Java makes no archive.
@@ -242,7 +243,7 @@ def make_class_data(java: Path) -> ClassData:
 
 
 def _record(java: Path, directory: Path) -> None:
-    """Run a session that lists its classes in `classes`, its class path in `path`, and the scripts' in `paths`."""
+    """Run a session that writes into `directory` its classes, its class path, and the class paths of scripts."""
     launcher = directory / "recording" / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(make_launcher(java, _RECORDED.format(file=shlex.quote(str(directory / "paths")))))
@@ -304,7 +305,7 @@ def _identify_installation(java: Path) -> str:
 
 
 def _identify_content(java: Path) -> str:
-    """Digest of what an archive depends on: Java, Spark's jars, and the launcher script."""
+    """Return a digest of everything with which an archive becomes invalid: Java, Spark's jars, the launcher script."""
     files = sorted(_jar_directory().glob("*.jar"))
     release = java.resolve().parents[1] / "release"
     stats = [(each.name, each.stat()) for each in (java, release, *files) if each.exists()]
@@ -352,9 +353,9 @@ def start_workers() -> dict[str, str]:
 
 @cache
 def _start_server() -> str | None:
-    """The socket of the one server of this process; workers of further sessions are forked from it as well.
+    """Start the one server of this process, unless it runs, and return its socket; all sessions use it.
 
-    None where the directory for temporary files has a longer name than sockets may have; Spark's daemons then start as
+    Return None if the path in the directory for temporary files is too long for a socket; Spark's daemons then start as
     they do without a server.
     """
     directory = tempfile.mkdtemp(prefix="state-pipelines-")
@@ -478,8 +479,8 @@ _JAVA_OPTIONS = (
     "-XX:+IgnoreUnrecognizedVMOptions -XX:MetaspaceSize=256m -XX:Tier4InvocationThreshold=50000 "
     "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-# Rows live for a moment: with a small space for new objects, which grows where they live longer, it is the same memory
-# that is written again and again. Spark does not start with a heap that is smaller than three times this.
+# Rows live only for a moment. With a small space for new objects, which grows if objects live longer, the same memory
+# is written again and again. Spark does not start with a heap smaller than three times this size.
 _NEW = "-XX:NewSize=150m"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 OWN_CONFIGURATION = (
@@ -499,11 +500,11 @@ def list_java_options(options: Mapping[str, str], environment: Mapping[str, str]
 
     Args:
         options: of Spark.
-        environment: variables; where one of them configures Java or Spark, all is left to it.
+        environment: environment variables; if one of `OWN_CONFIGURATION` is set, no options are returned.
     """
     if any(environment.get(each) for each in OWN_CONFIGURATION):
         return ""
-    # Java does not start with two collectors.
+    # Java does not start if two garbage collectors are chosen.
     chosen = _COLLECTOR.search(options.get("spark.driver.extraJavaOptions", ""))
     collector = [] if chosen else ["-XX:+UseParallelGC", _NEW]
     return " ".join((_ARROW_OPTIONS, _JAVA_OPTIONS, f"-Xms{options['spark.driver.memory']}", *collector))
@@ -517,7 +518,7 @@ def _available_cores() -> int:
 
 @contextmanager
 def _importing(name: str) -> Iterator[None]:
-    """Import in the meantime what would be imported afterwards: the first session does, once Java is there."""
+    """Import a module in a thread while Spark starts: the first session imports it anyway, once Java runs."""
 
     def load() -> None:
         with suppress(ImportError):
@@ -533,7 +534,7 @@ def _importing(name: str) -> Iterator[None]:
 
 @contextmanager
 def _environment(changes: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables for the time in which Spark starts; it reads them only then."""
+    """Set environment variables while Spark starts, which reads them only then; restore them afterwards."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
@@ -548,7 +549,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def case_sensitive(spark: SparkSession) -> Iterator[None]:
-    """Let names differ in their case only, as those of Java's fields may, in whatever session the user has."""
+    """Make Spark's names case-sensitive for a block, because names of Java fields may differ only in case."""
     before = spark.conf.get(_CASE) or "false"
     spark.conf.set(_CASE, "true")
     try:
@@ -626,10 +627,10 @@ def _is_unchosen(spark: SparkSession) -> bool:
 
 @cache
 def _look_at(interpreter: str, environment: tuple[tuple[str, str], ...]) -> tuple[str, str]:
-    """Return the prefix of an interpreter and the needed packages that it lacks.
+    """Return the prefix (`sys.prefix`) of an interpreter and the needed packages that it lacks.
 
     Args:
-        interpreter: program; workers on this machine have the environment of this process and `environment`.
+        interpreter: the program; it runs with the variables of this process and `environment`, as workers do.
         environment: further variables.
     """
     variables: Mapping[str, str] = os.environ | dict(environment)
@@ -678,7 +679,7 @@ _SCHEMA = (
 
 
 class Rows(DataSource):
-    """A data source with values of many types."""
+    """Data source with values of many types, to exercise Spark while its classes are recorded."""
 
     @classmethod
     def name(cls) -> str:
@@ -695,14 +696,14 @@ class Rows(DataSource):
 
 
 class RowsReader(DataSourceReader):
-    """Reads two parts."""
+    """Reader of two partitions with the same rows."""
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per part."""
+        """Return the two partitions."""
         return [InputPartition(0), InputPartition(1)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one part."""
+        """Return the rows of a partition."""
         numbers = pa.array(range(1000), pa.int64())
         names = numbers.cast(pa.string())
         small, sizes = numbers.cast(pa.int32()), numbers.cast(pa.float64())
@@ -722,7 +723,7 @@ class RowsReader(DataSourceReader):
 
 
 def exercise(spark: SparkSession) -> None:
-    """Read, project, aggregate, sort, join, and pass through Python."""
+    """Use the features of Spark that the pipelines use, so that their classes are loaded."""
     spark.dataSource.register(Rows)
     rows = spark.read.format("rows").load()
     values = rows.select(
@@ -744,9 +745,9 @@ def exercise(spark: SparkSession) -> None:
 
 
 def main() -> None:
-    """Record in the directory of the second argument, with the `JAVA_HOME` of the first."""
+    """Record a session: its `JAVA_HOME` is the first argument, the directory for what is recorded the second."""
     home, directory = sys.argv[1], Path(sys.argv[2])
-    # Classes that come out of an archive would be missing in the list.
+    # Classes that Java loads from an archive are not listed.
     options = f"-Xshare:off -XX:DumpLoadedClassList={directory / 'classes'}"
     session = create_session(
         "state-pipelines prepare", memory="1g", conf={"spark.driver.extraJavaOptions": options}, java_home=Path(home)

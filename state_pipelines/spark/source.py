@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MOST_KEPT = 4 << 20
-"""Bytes of an opened state, pickled, up to which a read is planned with it; about one KiB per subtask."""
+"""Largest size in bytes of a pickled state with which a read is planned; it has about one KiB per subtask."""
 
 _SPLITS = (KeyedSplit, OperatorSplit, BytesSplit, NonKeyedSplit, UnreadableSplit, EmptySplit)
 
@@ -61,8 +61,8 @@ _SPLITS = (KeyedSplit, OperatorSplit, BytesSplit, NonKeyedSplit, UnreadableSplit
 class FlinkStateSource(DataSource):
     """The format `flink-state`; see `StateOptions` for its options."""
 
-    # Spark asks for the schema and plans each read in processes of their own, to which it sends the source: metadata
-    # and headers need not be read again then.
+    # Spark asks for the schema and plans each read in processes of their own, to which it sends this object. With the
+    # opened state in it, they need not read metadata and headers again.
     _found: State | Operator | None = None
 
     @classmethod
@@ -84,13 +84,13 @@ class FlinkStateSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reader of that."""
+        """Make the reader of the state or operator."""
         check_options(self.options, READ_OPTIONS)
         return StateReader(self.options, self._found)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Writer of that state."""
-        # Spark plans each read in a new process, which would import the encoders too.
+        """Make the writer of the state that the options describe."""
+        # The encoders are imported only here: Spark plans each read in a new process, which would import them, too.
         from state_pipelines.spark.record_encoding import StateWriter
 
         return StateWriter(self.options, schema, overwrite)
@@ -104,11 +104,11 @@ class StateReader(DataSourceReader):
         self._found = found
 
     def __getstate__(self) -> dict[str, object]:
-        # Tasks get the reader too, and need only their splits.
+        # Tasks get the reader as well, but need only their splits.
         return self.__dict__ | {"_found": None}
 
     def partitions(self) -> list[InputPartition]:
-        """Return one partition per run of key groups, or some subtasks, of about `splitSize` bytes."""
+        """Return one partition per range of key groups, or per group of subtasks, of about `splitSize` bytes each."""
         options = StateOptions.parse(self._options)
         use_options(self._options)
         state = self._found or find_state(open_options(self._options), options)
@@ -165,20 +165,20 @@ class FlinkStateMetadataSource(DataSource):
         return "flink-state-metadata"
 
     def schema(self) -> StructType:
-        """Always the same."""
+        """Schema of the rows, which depends on no options."""
         return spark_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reader."""
+        """Make the reader."""
         check_options(self.options, METADATA_OPTIONS)
         return MetadataReader(self.options)
 
 
 SNAPSHOTS_PER_TASK = 64
-"""Snapshots whose metadata one task reads; with counts, which read all state, a task has one."""
+"""Number of snapshots whose metadata one task reads. With the option `count`, a task reads one, with all its state."""
 
 IN_FLIGHT = 16
-"""Snapshots that one task reads at a time."""
+"""Number of snapshots that one task reads at the same time."""
 
 
 @dataclass(frozen=True)
@@ -189,13 +189,13 @@ class SnapshotSplit(InputPartition):
 
 
 class MetadataReader(DataSourceReader):
-    """Reads many snapshots in one task, since each of them is little more than a wait for its storage."""
+    """Reader of metadata of many snapshots in one task, because reading one is mostly waiting for the storage."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """The snapshots below the path, in order."""
+        """Return groups of the snapshots below the path, in order."""
         path = self._options.get("path")
         if not path:
             raise UsageError("the option path is missing", hint="Give a snapshot, or a directory of snapshots")
@@ -222,7 +222,7 @@ class MetadataReader(DataSourceReader):
 
 
 def list_snapshots(path: str) -> list[str]:
-    """Directories of the snapshots at or below a path, in order.
+    """Find the directories of the snapshots at or below a path, in order.
 
     Raises:
         NotFoundError: there are none.
@@ -237,7 +237,7 @@ def list_snapshots(path: str) -> list[str]:
 
 
 def describe_snapshot(path: str, options: Mapping[str, str], *, count: bool) -> Iterator[dict[str, object]]:
-    """Rows of `SCHEMA` for one snapshot."""
+    """Yield the rows of `SCHEMA` for one snapshot."""
     try:
         report = inspect(open_with(path, options), count=count)
     except StateError as error:

@@ -53,7 +53,8 @@ SPLIT_SIZE = 64 << 20
 """Bytes of file per task unless the option `splitSize` says otherwise."""
 
 MOST_SPLITS = 4096
-"""Splits at most, about, where the splits of a state go to every task of a job; then they are larger."""
+"""Approximate maximum of the number of splits if every task of a job gets the list of all splits; splits then get
+larger."""
 
 _IGNORED: dict[str, type[StateError]] = {
     "ignoreCorruptFiles": FormatError,
@@ -63,7 +64,7 @@ _IGNORED: dict[str, type[StateError]] = {
 _LISTS = ("pathMapping", "allowRoots")
 
 _PROVIDER = "provider"
-"""Property of a table in a catalog."""
+"""Property that the options of a source have if it is a table in a catalog."""
 
 _COMMON_OPTIONS = ("path", "storageOptions", *_LISTS, *(kind.spark_option for kind in KINDS))
 """Options of every data source, for reading and writing."""
@@ -86,7 +87,7 @@ METADATA_OPTIONS = (*_COMMON_OPTIONS, "count")
 """Options of the format `flink-state-metadata`."""
 
 BATCH_ROWS = 1 << 16
-"""Rows that travel to Spark at once."""
+"""Maximum number of rows in a batch that is sent to Spark."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class StateOptions:
         state: `stateVarName`; None is all keyed states as one table.
         table: `columns` (comma separated, dotted paths), `flattenCollectionTypes` (default true), `raw`, `key` (see
             `KeyText`).
-        states: `states` (comma separated), those that take part in the one table.
-        timers: `readRegisteredTimers` (default false), timers take part in the one table.
+        states: `states` (comma separated), the states in the table of all keyed states; None for all.
+        timers: `readRegisteredTimers` (default false), add timers to the table of all keyed states.
         key_groups: `keyGroups` as `a-b`, inclusive.
         ignored: errors of files whose rows are left out with a warning: `ignoreCorruptFiles` and `ignoreMissingFiles`
             (default false, as those of Spark's file sources).
@@ -122,10 +123,10 @@ class StateOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> StateOptions:
-        """Options as Spark gives them.
+        """Parse the options that Spark passes.
 
         Raises:
-            UsageError: one is missing or cannot be understood.
+            UsageError: an option is missing or cannot be understood.
         """
         operator, state = options.get("operatorId"), options.get("stateVarName")
         if not operator:
@@ -185,7 +186,7 @@ def check_options(options: Mapping[str, str], known: Iterable[str]) -> None:
 
 
 def choose_whole(state: KeyedState, table: TableOptions) -> StateOptions:
-    """Options for all rows of a state, in a job of ours whose tasks are given the list of all splits."""
+    """Return options for reading all rows of a state in a job whose tasks each get the list of all splits."""
     size = max(SPLIT_SIZE, state.operator.snapshot.file_size // MOST_SPLITS)
     return StateOptions(state.operator.label, state.name, table, None, size)
 
@@ -196,7 +197,7 @@ class KeyedSplit(InputPartition):
 
     Attributes:
         subtask_state: the subtask's file, or only some key groups of it, or a span of one.
-        layout: layouts of the records; None when `reason` says why there are none.
+        layout: layouts of the records; None if there are none, and `reason` says why.
         labels: operator and state, for errors.
     """
 
@@ -227,9 +228,9 @@ class OperatorSplit(InputPartition):
     Attributes:
         subtask: its index.
         files: the subtask's files, or only some key groups of them.
-        key_groups: those of the split; None is all that the files hold.
-        states: those that take part.
-        operator: for errors.
+        key_groups: key groups of the split; None for all in the files.
+        states: the states in the table.
+        operator: label of the operator, for errors.
     """
 
     subtask: int
@@ -252,8 +253,8 @@ class BytesSplit(InputPartition):
     """Raw state, or in-flight data, of one subtask.
 
     Attributes:
-        subtask_state: the bytes; not read yet.
-        columns: the wanted ones.
+        subtask_state: the state of the subtask; its bytes are not read yet.
+        columns: names of the wanted columns.
         labels: operator and state, for errors.
     """
 
@@ -275,7 +276,7 @@ class NonKeyedSplit(InputPartition):
 
     Attributes:
         subtask_states: the state of these subtasks, not read yet.
-        table: what turns them into batches.
+        table: makes batches of them.
         labels: operator and state, for errors.
     """
 
@@ -308,10 +309,10 @@ class UnreadableSplit(InputPartition):
 
 
 class EmptySplit(InputPartition):
-    """A table without rows: Spark wants one split at least."""
+    """Split of a table without rows, because Spark requires at least one split."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Nothing."""
+        """Return no batches."""
         yield from ()
 
 
@@ -361,7 +362,7 @@ def _split_list(text: str, option: str) -> list[str]:
 
 
 def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:
-    """The state that the options name, or the operator when they name none; without files that cannot be opened."""
+    """Return the state that the options name, or the operator if they name no state; unreadable files are left out."""
     operator = snapshot.operator(options.operator).readable
     if options.key_groups is not None:
         require_key_groups(operator, options.key_groups)
@@ -369,7 +370,7 @@ def find_state(snapshot: Snapshot, options: StateOptions) -> State | Operator:
 
 
 def split_unreadable(found: State | Operator, options: StateOptions) -> Iterator[UnreadableSplit]:
-    """Return a split for each file that cannot be opened and may hold wanted rows."""
+    """Yield a split for each file that cannot be opened and may hold wanted rows."""
     match found:
         case Operator():
             errors = find_failures(found, None, _narrow_to_key(found, options))
@@ -381,7 +382,7 @@ def split_unreadable(found: State | Operator, options: StateOptions) -> Iterator
 
 
 def _narrow_to_key(found: KeyedState | Operator, options: StateOptions) -> KeyGroupRange | None:
-    """The wanted key groups; if one key is wanted, only its key group, where the hash is known."""
+    """Return the wanted key groups; if a single key is wanted and its hash is known, only its key group."""
     if options.table.key is None:
         return options.key_groups
     if isinstance(found, Operator):
@@ -390,7 +391,7 @@ def _narrow_to_key(found: KeyedState | Operator, options: StateOptions) -> KeyGr
 
 
 def ignoring(batches: Iterator[pa.RecordBatch], ignored: tuple[type[StateError], ...]) -> Iterator[pa.RecordBatch]:
-    """The batches; an error of one of the kinds `ignored` ends them with a warning."""
+    """Yield batches; an error of one of the classes `ignored` ends them with a warning."""
     try:
         yield from batches
     except ignored as error:
@@ -405,10 +406,10 @@ def find_schema(found: State | Operator, options: StateOptions) -> pa.Schema:
 
 
 def plan_splits(found: State | Operator, options: StateOptions) -> Iterator[AnySplit]:
-    """Split what the options name into tasks of about `splitSize` bytes; files that cannot be opened are tasks too.
+    """Split a state or operator into tasks of about `splitSize` bytes; a file that cannot be opened is a task, too.
 
     Raises:
-        UsageError: it is not a state that can be read so.
+        UsageError: the state is of a kind that this source does not read.
     """
     match found:
         case Operator():
@@ -444,8 +445,8 @@ def split_operator(operator: Operator, options: StateOptions) -> Iterator[Operat
 def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit]:
     """Tasks over a keyed state: adjacent key groups of about `split_size` bytes of file each.
 
-    A key group that is much larger than that and than the others is several tasks (see `keyed.keyed_file`); where to
-    cut it is found by reading its bytes once, here.
+    A key group that is much larger than `split_size` and than the others becomes several tasks (see
+    `keyed.keyed_file`); to find where it can be cut, its bytes are read once, here.
     """
     layout, reason = state.find_layout()
     labels = (state.operator.label, state.name)
@@ -463,14 +464,14 @@ def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit
 
 
 def split_bytes(state: BytesState, options: StateOptions) -> Iterator[BytesSplit]:
-    """Tasks over raw state or in-flight data: one per subtask, of raw keyed state one per some key groups."""
+    """Yield tasks over raw state or in-flight data: one per subtask; of raw keyed state one per some key groups."""
     columns = tuple(state.make_schema(options.table).names)
     for subtask_state in state.choose_subtask_states(options.key_groups):
         yield BytesSplit(subtask_state, columns, (state.operator.label, state.name))
 
 
 def split_non_keyed(state: NonKeyedState, options: StateOptions) -> Iterator[NonKeyedSplit]:
-    """Tasks over a list or broadcast state: subtasks whose files have about `split_size` bytes together.
+    """Tasks over a list or broadcast state: each has subtasks with about `split_size` bytes of files.
 
     Raises:
         UsageError: key groups are asked for.
@@ -502,14 +503,14 @@ _UNRESOLVED = ("UNRESOLVED_COLUMN", "FIELD_NOT_FOUND", "INVALID_EXTRACT_BASE_FIE
 
 @dataclass(frozen=True)
 class FoundRows:
-    """Rows of one state that a predicate finds.
+    """Rows of one state for which a predicate is true.
 
     Attributes:
         path: of the snapshot.
         operator: label of the operator.
         state: name of the state.
-        rows: how many.
-        examples: the first of them, as `operations.state_rows.to_rows` gives them.
+        rows: number of these rows.
+        examples: the first rows, as `operations.state_rows.to_rows` gives them.
     """
 
     path: str
@@ -570,7 +571,7 @@ def find_rows(spark: SparkSession, snapshot: Snapshot, predicate: str, examples:
 
 
 def _load(spark: SparkSession, snapshot: Snapshot, operator: str, name: str) -> DataFrame:
-    """The rows of a state; planned in this process, which has opened the snapshot and knows the storage options."""
+    """Return the rows of a state; splits are planned in this process, which has opened the snapshot already."""
     options = StateOptions(operator, name, TableOptions(), None, SPLIT_SIZE)
     state = find_state(snapshot, options)
     return read_splits(spark, plan_splits(state, options), find_schema(state, options))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-# PySpark prints what SQL it refuses as a page of JSON; the errors here say it in a line.
+# PySpark logs the SQL that it refuses as a page of JSON; the errors here say the same in a line.
 for _name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
     PySparkLogger.getLogger(_name).disabled = True
 
@@ -48,14 +48,14 @@ _RAISED = re.compile(r"state_pipelines\.errors\.(\w+): (.*)")
 
 @contextmanager
 def translate_failures(what: str, kind: type[StateError] = MigrationError) -> Iterator[None]:
-    """Turn what Spark raises into a `StateError`.
+    """Turn exceptions of Spark into a `StateError`.
 
-    An error of this package that a worker raised comes back under its own class; what code of the user raises there,
-    anything else that Spark refuses (an expression with a mistake, an overflow), and a worker that dies, become `kind`.
+    An error of this package that a worker raised keeps its class. All others become `kind`: errors of user code in a
+    worker, what Spark refuses (a wrong expression, an overflow), and the death of a worker.
 
     Args:
-        what: what was being done, for the message.
-        kind: of errors that are not of this package.
+        what: what failed; the message begins with it.
+        kind: class for errors that are not of this package.
     """
     try:
         yield
@@ -95,7 +95,7 @@ LOGGER = "state_pipelines.requests"
 
 @contextmanager
 def log_requests() -> Iterator[None]:
-    """Log the storage requests that the block sends; no other task runs in this process meanwhile."""
+    """Log how many storage requests a block sends; no other task runs in this process meanwhile."""
     log, before = logging.getLogger(LOGGER), sent_requests()
     try:
         yield
@@ -119,7 +119,7 @@ _DONE = "_SUCCESS"
 
 
 def write_parquet(frame: DataFrame, path: str) -> int:
-    """Write a frame as the Parquet files of a directory, in place of what was there; gives the number of rows.
+    """Write a frame as Parquet files that replace the content of a directory; return the number of rows.
 
     A file `_SUCCESS` is written last. Files of attempts that failed are removed.
 
@@ -128,13 +128,13 @@ def write_parquet(frame: DataFrame, path: str) -> int:
         path: the directory; a path or a URL that fsspec reaches, from all workers.
 
     Raises:
-        StorageError: the storage refuses.
+        StorageError: the storage refuses a request.
     """
     directory = resolve(path)
     remove_directory(directory)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        # Another attempt at the same task has another name.
+        # The name is unique to this attempt: another attempt at the same task writes another file.
         name, rows = f"part-{uuid4().hex}.parquet", 0
         with ExitStack() as stack:
             writer: pq.ParquetWriter | None = None
@@ -184,7 +184,7 @@ def count_cores(spark: SparkSession) -> int:
 
 
 def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> list[Result]:
-    """Run every item in a task of its own; results in the order of the items.
+    """Run every item in a task of its own; return the results in the order of the items.
 
     Raises:
         StateError: an item failed.
@@ -208,7 +208,7 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> 
 
 
 class StateSplit(Protocol):
-    """Rows of a state that one task reads."""
+    """Split of a state, whose rows one task reads."""
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The batches, in the types of Spark."""

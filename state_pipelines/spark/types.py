@@ -169,11 +169,11 @@ def _empty_structs(array: pa.Array) -> pa.Array:
 
 
 _DEFAULTS = {"row_kind": "+I"}
-"""Columns beside the fields that an expression may leave out."""
+"""Default values of fields that an expression for a struct may leave out."""
 
 
 def cast_by_name(column: Column, source: DataType, target: DataType, path: str = "the value") -> Column:
-    """`column` of type `source` as `target`.
+    """Cast a column to a type, with fields of structs matched by name.
 
     Raises:
         MigrationError: a struct lacks a field of the target, or has one too many.
@@ -222,7 +222,7 @@ def _cast_fields(column: Column, source: StructType, target: StructType, path: s
 
 
 def _is_same(source: DataType, target: DataType) -> bool:
-    """Whether the types are the same but for what may be null."""
+    """Return whether two types are the same except for what may be null."""
     match source, target:
         case StructType(), StructType():
             return source.names == target.names and all(
@@ -238,7 +238,7 @@ def _is_same(source: DataType, target: DataType) -> bool:
 PREFIX = "__state_"
 PAYLOAD = f"{PREFIX}payload"
 STORED = f"{PREFIX}stored"
-"""The payload as the state that was read had it; only where it is asked for."""
+"""Copy of the payload as it was read, if a reader is asked for one (`stored`)."""
 
 KEYS = ("state_key", "state_namespace", "map_key")
 VISIBLE = (*KEYS, "list_index", TTL_COLUMN)
@@ -249,10 +249,10 @@ EQUAL_KEYS = "several values get the same"
 """Beginnings of the messages for new keys that do not fit; see `FlowRunner.find_unfit_keys`."""
 
 _NOW = ("CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now")
-"""Expressions of Spark that are the same in all rows, but not in the run of the proof."""
+"""Spark expressions that have one value in all rows of a query, but another one in the query of the proof."""
 
 _NOW_WORDS = ("current_", "localtimestamp", "now(")
-"""Words in the texts of `_NOW`."""
+"""Words of which the text of such an expression has at least one."""
 
 
 def hidden(name: str) -> str:
@@ -261,7 +261,7 @@ def hidden(name: str) -> str:
 
 
 def name_column(sql: str, name: str) -> Column:
-    """SQL under a name; if the SQL only names a column, with one call of the JVM instead of two."""
+    """Return the column of an SQL expression under a name; plain names of columns need one call of the JVM, not two."""
     return F.expr(sql).alias(name) if find_bare(sql) is None else F.expr(f"{sql} AS {quote_name(name)}")
 
 
@@ -285,7 +285,7 @@ def spark_type(serializer: Serializer, layouts: LayoutContext) -> DataType:
 
 
 def require_deterministic(frame: DataFrame, *, allowed: bool) -> None:
-    """Refuse columns of `frame` that have other values each time, unless that is `allowed`.
+    """Refuse nondeterministic columns of `frame`, unless they are `allowed`.
 
     Raises:
         MigrationError: a column depends on the time of the query, or is nondeterministic otherwise.
@@ -305,8 +305,8 @@ def require_deterministic(frame: DataFrame, *, allowed: bool) -> None:
 def _names_now(leaves: Any) -> bool:
     """Return whether one of the leaves of an expression is the time of the query.
 
-    Every question to the JVM takes about a third of a millisecond: all leaves are looked at only where their text,
-    which is one question, may be about the time.
+    A call of the JVM takes about a third of a millisecond. One call gets the text of all leaves; each leaf is looked at
+    only if that text may contain such an expression.
     """
     text = leaves.mkString(" ")
     if not any(word in text for word in _NOW_WORDS):
@@ -319,13 +319,13 @@ def fold_constants(frame: DataFrame) -> None:
     """Let Spark evaluate the constants in the expressions of a frame, as it does before it reads a row.
 
     Raises:
-        PySparkException: one cannot be evaluated, such as a text that is no date.
+        PySparkException: a constant cannot be evaluated, such as a text that is cast to a date and is none.
     """
     frame._jdf.queryExecution().optimizedPlan()
 
 
 def find_layouts(serializer: Serializer, layouts: LayoutContext) -> tuple[Layout, Layout]:
-    """Layouts of a value as rows hold it and as SQL sees it."""
+    """Return two layouts of a value: in rows (opaque values are bytes) and in SQL (decoded where possible)."""
     return derive_layout(serializer, layouts), derive_layout(serializer, keep_undecodable(layouts))
 
 
@@ -335,14 +335,14 @@ def layout_type(layout: Layout) -> DataType:
 
 
 def reinterpret_rows(array: pa.Array, source: Layout, target: Layout) -> pa.Array:
-    """Apply `reinterpret` to an array in the types of Spark."""
+    """Apply `reinterpret` to an array in Spark's types."""
     kind = column_type(source)
     found = reinterpret(conform(from_spark(array, kind), kind), source, target)
     return to_spark(pa.RecordBatch.from_arrays([found], names=["value"])).column(0)
 
 
 def reinterpret_column(column: Column, source: Layout, target: Layout) -> Column:
-    """Decode the bytes of the values of a column with another layout."""
+    """Convert the values of a column to another layout of the same bytes, such as opaque bytes to decoded values."""
     if source == target:
         return column
 
@@ -356,7 +356,7 @@ def reinterpret_column(column: Column, source: Layout, target: Layout) -> Column
 
 
 def convert_serialized(column: Column, old: Serializer, new: Serializer, layouts: LayoutContext) -> Column:
-    """Convert the values of a payload as rows hold them, as the old and the new serializer do together."""
+    """Convert the payload column of rows from the old to the new serializer of the state (see `convert_column`)."""
     kind = column_type(derive_layout(old, layouts))
 
     def work(array: pa.Array) -> pa.Array:
@@ -374,9 +374,9 @@ def conform_value(column: Column, source: DataType, row: Layout, plain: Layout, 
     Args:
         column: the column.
         source: its type.
-        row: layout as rows hold it.
-        plain: layout as SQL sees it.
-        path: for errors.
+        row: layout of the value in rows, with opaque values as bytes.
+        plain: layout of the value in SQL, with decoded values.
+        path: name of the value, for errors.
 
     Raises:
         MigrationError: see `cast_by_name`; or the value holds opaque values both as bytes and decoded.
@@ -421,7 +421,7 @@ def compares_bytes(flow: Flow, back: Return, plan: OperatorPlan) -> bool:
 def writes_opaque(flow: Flow, layouts: LayoutContext) -> bool:
     """Return whether a flow encodes opaque values, instead of passing on their bytes.
 
-    Equal values may then have other bytes: hash maps and shared references have several encodings.
+    Equal values may then have different bytes, because hash maps and shared references can be encoded in several ways.
     """
     return any(_makes_opaque(each, layouts) for each in walk_flow(flow))
 

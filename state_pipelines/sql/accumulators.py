@@ -29,7 +29,8 @@ UNRESOLVED = LogicalType(root="?")
 """A type that a plan does not say, such as the accumulator of a function of the user."""
 
 MOST_FILTERS = 64
-"""Filters of one set of distinct arguments of which a view keeps bits in one long; with retraction 1."""
+"""Maximum number of calls with the same distinct arguments whose marks fit into one long per value: a bit per call. If
+rows are retracted, a call needs a count instead of a bit, and only one fits."""
 
 _AGGREGATES = "org.apache.flink.table.runtime.functions.aggregate."
 _STRING = LogicalType(root="VARCHAR", length=MAX_LENGTH)
@@ -114,7 +115,7 @@ class Accumulator:
     """The accumulator row of an aggregate node.
 
     Attributes:
-        columns: of the buffers, without those of the views.
+        columns: columns of the buffers, without the columns of the views.
         views: views of distinct arguments.
         extremes: call position, value type and text of each MAX and MIN that has to retract: Flink keeps all of its
             values in a separate state.

@@ -78,7 +78,7 @@ def _start_empty(operator: PlannedOperator, node: NodeSignature, matches: NodeMa
     return OperatorVerdict(None, operator, Verdict.EMPTY, states, exact=False, reasons=tuple(reasons))
 
 
-# Pairs of nodes.
+# Verdicts on the operators of two nodes that were matched.
 
 
 def _compare_nodes(
@@ -250,7 +250,7 @@ def _find_doubtful_columns(old: NodeSignature, new: NodeSignature) -> list[str]:
         return []
     shared = sorted({*old.columns, *old.key} & {*new.columns, *new.key})
     if old.bare_inputs == new.bare_inputs:
-        # The inputs differ in filters only. If the node has the same filters in all, they have changed inputs.
+        # The inputs differ in filters only. If all filters together are the same, filters have moved between inputs.
         return shared if old.inputs != new.inputs and old.filters == new.filters else []
     before, after = (list_joined_pairs("; ".join(each.bare_inputs)) for each in (old, new))
     none = frozenset[str]()

@@ -18,7 +18,7 @@ from state_pipelines.serializers.tree import LogicalType
 from state_pipelines.storage import read_file, resolve
 
 MOST_PLAN = 64 << 20
-"""Bytes of a file with a plan at most."""
+"""Maximum size in bytes of a file with a plan."""
 
 _PREFIX = "stream-exec-"
 _HINT = "COMPILE PLAN 'file:///…/plan.json' FOR INSERT INTO … writes one"
@@ -54,24 +54,24 @@ class PlanNode:
         return () if self.row is None else self.row.names
 
     def indices(self, name: str) -> tuple[int, ...]:
-        """A field that is a list of column indices; empty when it is missing."""
+        """Return a field of the node that is a list of column indices; empty if it is missing."""
         found = self.content.get(name)
         return tuple(each for each in found if isinstance(each, int)) if isinstance(found, list) else ()
 
     def mapping(self, name: str) -> Mapping[str, Any]:
-        """A field that is an object; empty when it is missing."""
+        """Return a field of the node that is an object; empty if it is missing."""
         found = self.content.get(name)
         return found if isinstance(found, Mapping) else _NO_CONTENT
 
     def mappings(self, name: str) -> tuple[Mapping[str, Any], ...]:
-        """A field that is a list of objects; empty when it is missing."""
+        """Return a field of the node that is a list of objects; empty if it is missing."""
         return list_mappings(self.content.get(name))
 
     def find_ttl(self, index: int = 0) -> str | None:
-        """Time to live of a state of the node, such as `1 d`; None when the plan does not say it.
+        """Return the time to live of a state of the node, such as `1 d`; None if the plan does not have it.
 
         Args:
-            index: of the state among those of the node; a join has two.
+            index: index of the state among the states of the node; a join has two.
         """
         for each in self.mappings("state"):
             if each.get("index") == index:
@@ -209,15 +209,15 @@ def reading_fields(node: PlanNode) -> Iterator[None]:
 
 
 def list_mappings(value: object) -> tuple[Mapping[str, Any], ...]:
-    """The objects of a list; empty of anything else."""
+    """Return the objects in a list; empty if the value is no list."""
     return tuple(each for each in value if isinstance(each, Mapping)) if isinstance(value, list) else ()
 
 
 def read_type(value: object) -> LogicalType:
-    """The SQL type that JSON of a plan describes: a text, or an object for types without one.
+    """Read a SQL type from the JSON of a plan: a text, or an object for types that have no text.
 
     Raises:
-        FormatError: it is none.
+        FormatError: the JSON is no type.
         UsageError: the text is no SQL type.
     """
     return _read_type(value, 0)

@@ -19,15 +19,15 @@ class Derivation(StrEnum):
         WIDEN: a number in a wider type.
         CHECK: the value as it is, after a check that it fits a narrower type or is not NULL.
         SUM_OR_ZERO: a sum, zero instead of NULL.
-        SUM_OR_NULL: a sum and a count; NULL instead of the sum where the count is zero.
-        FOLD_COUNT: the number of values of a view.
+        SUM_OR_NULL: a sum, but NULL where a count is zero; computed from the sum and the count.
+        FOLD_COUNT: the number of values in a view (the state with all values of a DISTINCT, MAX or MIN call).
         FOLD_SUM: the sum of the values of a view, NULL where it has none.
         FOLD_SUM_OR_ZERO: the same, zero where it has none.
         FOLD_MIN: the least value of a view, NULL where it has none.
         FOLD_MAX: the greatest value of a view, NULL where it has none.
         FOLD_ROWS: the function over the rows that another state of the operator keeps.
         COUNT_MATCHES: the number of rows of the other side of a join.
-        FIRST_ROWS: the first rows by the order of a rank, of more rows that were kept.
+        FIRST_ROWS: the first rows by the order of a rank that keeps fewer rows than before.
         LAST_ROWS: the last rows of a window that gets shorter, and their number and the time of the first of them.
         COPY_VALUES: the values of another state, with the number of rows of each.
         INITIAL: the value that the accumulator begins with: NULL, for counts and `$SUM0` zero.

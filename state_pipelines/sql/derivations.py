@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DerivedColumn:
-    """The source of a column.
+    """Derivation of a column of a new accumulator from the old state.
 
     Attributes:
         derivation: how the column is computed.
-        indices: of the columns of the old row, in the order in which the derivation takes them.
+        indices: indices of the columns of the old row that it is computed from, in the order of the derivation's
+            operands.
         view: name of the old state whose values are folded; None without.
-        reason: words for people, where the value is not simply the same; empty otherwise.
+        reason: explanation for users; empty if the value is the same.
     """
 
     derivation: Derivation

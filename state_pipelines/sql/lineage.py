@@ -23,7 +23,8 @@ from state_pipelines.sql.compiled_plans import Plan, PlanNode, list_mappings, re
 from state_pipelines.sql.conversions import keeps_values
 
 MOST_TEXT = 1000
-"""Characters of an expression; a longer one is its beginning and a hash, since texts contain each other."""
+"""Maximum number of characters of an expression. Of longer ones the beginning and a hash are used, because texts
+contain each other."""
 
 NULL = "NULL"
 """Text of a literal without a value."""

@@ -30,7 +30,7 @@ from state_pipelines.sql.lineage import (
 from state_pipelines.sql.node_states import PlannedOperator, list_operators
 
 JOINS = ("join", "interval-join", "temporal-join", "window-join")
-"""Nodes with two inputs that are joined."""
+"""Kinds of nodes that join two inputs."""
 
 # Nodes of these kinds keep their state in the same way.
 _KINDS: Mapping[str, str] = {
@@ -70,9 +70,10 @@ class NodeSignature:
         inputs: texts of the rows of its inputs.
         bare_inputs: the same without filters.
         filters: conditions of the node and of all nodes above it; of a join those above it.
-        condition: of a join, apart from the equality of its keys; empty without.
-        order: of a rank, by which it chooses rows; of an interval join or a temporal join the times of both sides.
-        tables: that it reads, through other nodes.
+        condition: of a join, its condition apart from the equality of its keys; empty for other nodes.
+        order: of a rank, the order by which it chooses rows; of an interval join or a temporal join, the times of both
+            sides.
+        tables: tables that it reads, directly or through other nodes.
         sinks: tables that its rows reach.
         columns: texts of the columns of its states, without filters.
         sides: of a join, texts of its two inputs, in order.
@@ -130,7 +131,7 @@ class Tie:
     new: tuple[str, ...]
 
     def describe(self) -> str:
-        """The tie in words."""
+        """Describe the tie in words."""
         return f"any of {', '.join(self.old)} could be any of {', '.join(self.new)}"
 
 
@@ -140,8 +141,8 @@ class NodeMatches:
 
     Attributes:
         pairs: of nodes that keep the same state.
-        dropped: nodes of the old plan alone.
-        added: nodes of the new plan alone.
+        dropped: nodes that only the old plan has.
+        added: nodes that only the new plan has.
         ties: nodes without a pair because several nodes fit equally well; neither `dropped` nor `added` has them.
     """
 
@@ -314,7 +315,8 @@ _ROUNDS: Sequence[_Round] = (
     lambda each: (each.kind, each.tables, each.sinks) if not each.is_source else None,
 )
 _EXACT_ROUNDS = 3
-"""The first rounds compare all that a node holds: of several equal nodes, each may keep the state of each."""
+"""Number of the first rounds, which compare all properties: nodes that are equal in all of them may be paired in any
+way."""
 
 
 def match_nodes(

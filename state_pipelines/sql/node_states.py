@@ -59,7 +59,7 @@ class PlannedRow:
         return tuple(each.name for each in self.columns)
 
     def describe(self) -> str:
-        """The serializer of the row as text, without names."""
+        """Return the serializer of the row as text, without names."""
         return f"RowData({', '.join(describe_type(each.type) for each in self.columns)})"
 
 
@@ -90,7 +90,7 @@ class PlannedState:
     plain_template: str = ""
 
     def describe(self) -> str:
-        """The serializer of the value as text, without names of columns."""
+        """Return the serializer of the value as text, without names of columns."""
         return self.template.format(*(each.describe() for each in self.rows))
 
 
@@ -128,7 +128,8 @@ class PlannedOperator:
 def list_operators(plan: Plan) -> tuple[PlannedOperator, ...]:
     """List the operators that the nodes of a plan may have, each with its states.
 
-    A node may have fewer: constraints of a sink, for example, are only checked where it has some.
+    A node may have fewer operators in the job: a sink without constraints, for example, has no operator that checks
+    them.
 
     Raises:
         FormatError: a node lacks inputs or fields of its kind.
@@ -274,7 +275,7 @@ def _derive_accumulator(view: _NodeView) -> Accumulator | None:
 
 
 def _argument_types(view: _NodeView, base: Lineage) -> tuple[LogicalType, ...]:
-    """Types of the columns to which the arguments of the calls refer."""
+    """Return the types of the columns to which the arguments of the calls refer."""
     node = view.node
     types: tuple[LogicalType, ...] = ()
     if node.kind in SECOND_PHASES:
@@ -291,7 +292,7 @@ def _argument_types(view: _NodeView, base: Lineage) -> tuple[LogicalType, ...]:
 
 
 def _find_emitted(view: _NodeView) -> tuple[PlannedColumn, ...] | None:
-    """The buffers that the first phase of an aggregate emits; None in an aggregate of one phase."""
+    """Return the buffers that the first phase of an aggregate emits; None for an aggregate of one phase."""
     if view.node.kind not in SECOND_PHASES:
         return None
     for each in walk_up(view.plan, view.node):
@@ -617,7 +618,7 @@ def _match(view: _NodeView) -> _Derived:
 
 
 def _window_function(view: _NodeView) -> _Derived:
-    """States of a session window; windows of other kinds need none."""
+    """Return key and states of a session window table function; windows of other kinds have none."""
     windowing = view.node.mapping("windowing")
     window = windowing.get("window")
     if not isinstance(window, Mapping) or window.get("type") != "SessionWindow":
@@ -628,7 +629,7 @@ def _window_function(view: _NodeView) -> _Derived:
 
 
 def _materialize(view: _NodeView) -> _Derived:
-    """States of `SinkUpsertMaterializer`, and of those for ON CONFLICT (2.3)."""
+    """Return key and states of `SinkUpsertMaterializer`, or of the operators for ON CONFLICT (Flink 2.3)."""
     table = view.node.mapping("dynamicTableSink").get("table")
     resolved = table.get("resolvedTable") if isinstance(table, Mapping) else None
     schema = resolved.get("schema") if isinstance(resolved, Mapping) else None
@@ -706,4 +707,4 @@ _TRANSFORMATIONS: Mapping[str, tuple[str, ...]] = {
     "union": (),
     "window-table-function": ("window",),
 }
-"""Names of the transformations of a node, where they are others than its kind (constants `…_TRANSFORMATION`)."""
+"""Names of the transformations of a node, for kinds of nodes that differ from them (constants `…_TRANSFORMATION`)."""

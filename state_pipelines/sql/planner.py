@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 MOST_SCRIPT = 8 << 20
-"""Bytes of a script at most."""
+"""Maximum size in bytes of a script."""
 
 VERSIONS = ("1.20", "2.0", "2.1", "2.2", "2.3")
-"""Release lines whose planner is driven."""
+"""Release lines of Flink whose planner can be used."""
 
 _INSTALL = (
     "Set FLINK_HOME to the directory of the Flink that runs the job (sql plan --flink-home), or install its jars, "
@@ -84,8 +84,8 @@ class CompiledScript:
 
     Attributes:
         json: the compiled plan, which `EXECUTE PLAN` takes.
-        plan: the same, read.
-        notes: tables with a stub, and what that means for the plan.
+        plan: the compiled plan, parsed.
+        notes: for users: the tables with a stub, and what a stub changes in the plan.
         jars: of ADD JAR in the script.
     """
 
@@ -129,7 +129,7 @@ def compile_scripts(
     compiled = []
     with start_java([*every, *found.paths]) as java:
         for number, (path, script) in enumerate(zip(paths, scripts, strict=True)):
-            # Flink numbers nodes on from the previous script; the largest id of a small plan is the offset.
+            # Node ids go on from the previous script; the largest id of a small probe plan is the offset.
             offset = max(each.id for each in read_plan(_Session(java, _PROBE).compile()).nodes) if number else 0
             with at(file=path):
                 text, notes = _compile(java, script)
@@ -201,7 +201,7 @@ def find_flink(home: str | None = None, line: str | None = None) -> FlinkJars:
     Raises:
         UsageError: there is none, it is of another line, or it has no planner.
     """
-    # Java runs in another directory.
+    # Relative paths would not work, because Java runs in another directory.
     directory = _find_directory(home).absolute()
     lib = directory / "lib"
     paths = sorted((lib if lib.is_dir() else directory).glob("*.jar"))
@@ -288,7 +288,7 @@ _PROBE = parse_script(
 
 
 def _shift_numbers(text: str, offset: int) -> str:
-    """Return the plan with the numbers of its nodes less an offset."""
+    """Subtract an offset from the ids of the nodes of a plan."""
     content = json.loads(text)
     for node in content["nodes"]:
         node["id"] -= offset
@@ -323,7 +323,7 @@ class _MissingFactoryError(Exception):
         self.identifier = identifier
 
     def explain(self, why: str = "") -> StateError:
-        """The error for users."""
+        """Return the error for users; `why` adds a reason."""
         return UnsupportedError(
             f"table {self.table} needs the connector or format {self.identifier}, which no jar has{why}",
             hint=f"Give its jar {_JARS}",
@@ -352,7 +352,7 @@ def _stub(script: Script, missing: _MissingFactoryError) -> tuple[Script, Mappin
 
 
 _OF_SESSION = re.compile(r"(?:CREATE|ALTER|DROP)\s+(?:(?:OR\s+REPLACE\s+)?TEMPORARY|CATALOG)\b", re.IGNORECASE)
-"""Definitions that end with the session; catalogs themselves are in a store in memory."""
+"""Definitions that last only as long as the session: temporary objects, and catalogs, which are stored in memory."""
 
 _IDENTIFIERS = ("getTableIdentifier", "getViewIdentifier", "getFunctionIdentifier", "getModelIdentifier")
 """Methods of `org.apache.flink.table.operations.ddl` that give the name of what is defined."""
@@ -409,10 +409,10 @@ class _Session:
 
 
 def _define(environment: Any, statement: Statement) -> None:
-    """Run a definition.
+    """Run a definition of a script.
 
     Raises:
-        UsageError: it changes a catalog that others see.
+        UsageError: the definition changes a catalog that outlives the Java process.
     """
     catalog = _find_changed_catalog(environment, statement)
     if catalog is not None:
@@ -486,7 +486,7 @@ def _hint(chain: Sequence[tuple[str, str]]) -> str:
 
 @contextmanager
 def start_java(jars: Sequence[Path]) -> Iterator[Any]:
-    """Start a Java process with some jars; gives its classes (`JVMView` of Py4J)."""
+    """Start a Java process with jars on its class path; yield the access to its classes (`JVMView` of Py4J)."""
     try:
         from py4j.java_gateway import GatewayClient, GatewayParameters, JavaGateway, JavaObject, launch_gateway
         from py4j.protocol import REFERENCE_TYPE, Py4JJavaError, is_error

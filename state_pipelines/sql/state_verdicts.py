@@ -145,9 +145,9 @@ def _add_state(
     bare: PlannedState,
     accumulator: StateVerdict | None,
 ) -> StateVerdict:
-    """The verdict of a state that the old operator does not have."""
+    """Return the verdict on a state that the old operator does not have."""
     if bare.meaning.startswith(_VALUES):
-        # The state with all values of a MIN or MAX that has to retract.
+        # The state has all values of a MIN or MAX whose input retracts rows.
         text = bare.meaning.removeprefix(_VALUES)
         carried = accumulator is not None and any(
             each.meaning == text and each.verdict is not Verdict.EMPTY for each in accumulator.columns
@@ -356,7 +356,7 @@ def _compare_layouts(
 
 
 def _name_rows(template: str) -> str:
-    """A template in words: `Map<key row, row>` for `Map<{0}, {1}>`."""
+    """Return a template in words: `Map<key row, row>` for `Map<{0}, {1}>`."""
     return template.replace("{0}", "key row" if "{1}" in template else "row").replace("{1}", "row")
 
 

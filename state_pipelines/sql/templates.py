@@ -147,11 +147,11 @@ def _split_row(text: str) -> Iterator[tuple[str, str]]:
 def open_cluster(
     flink_home: str | None = None, flink: str | None = None, jars: Sequence[str] = ()
 ) -> Iterator[Callable[[str, str], str]]:
-    """Start a Java process; give a function that runs a plan and writes its template, a savepoint, to a directory.
+    """Start a Java process; yield a function that runs a plan and writes its template, a savepoint.
 
-    The function takes the plan and the directory, and returns the path of the template. Arguments and errors are those
-    of `compile_script`. The function raises UsageError if Flink does not run the plan, such as without the jar of a
-    function.
+    The function takes the plan and a directory for the template, and returns the path of the template. Arguments and
+    errors are those of `compile_script`. The function raises UsageError if Flink does not run the plan, such as without
+    the jar of a function.
     """
     found = find_flink(flink_home, flink)
     paths = [*find_jars(jars), *found.paths]

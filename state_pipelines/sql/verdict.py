@@ -118,11 +118,11 @@ class StateVerdict:
     Attributes:
         old: the state in the old plan; None if it is new.
         new: the state in the new plan; None if it is dropped.
-        verdict: of the whole.
-        columns: of its rows, those of the new ones first.
+        verdict: verdict on the state as a whole.
+        columns: verdicts on the columns of its rows; the columns of new rows come first.
         derivation: how the old layout is converted to the new one; None if the layout stays.
-        bits: of a view of distinct values whose calls change: for each call of the new one its position in the old one,
-            None where there is none. None where the values stay as they are.
+        bits: for a view of distinct values whose calls change: for each call of the new view, the old call (by
+            position) whose bit it gets, or None. None as a whole if values keep their bits.
         first: the rows that a rank keeps if it keeps fewer than before; None if all are kept.
         last: number of rows in the window of an OVER if it has fewer than before; None if all are kept.
         unmatched: for a join whose matches are counted, the key columns in which NULL matches nothing.
@@ -158,10 +158,10 @@ class OperatorVerdict:
     Attributes:
         old: in the old plan; None if it is new.
         new: in the new plan; None if it is dropped.
-        verdict: of the whole.
+        verdict: verdict on the operator as a whole.
         states: its keyed states that are known.
         exact: whether all of its state equals the result of running the new query over all rows.
-        reasons: in words, of the operator as a whole.
+        reasons: explanations for the operator as a whole.
     """
 
     old: PlannedOperator | None
@@ -209,9 +209,9 @@ class PlanComparison:
     """The verdicts of a change of a plan.
 
     Attributes:
-        operators: with state that is known, and sources and sinks; those of the new plan in its order, then dropped
-            ones.
-        ties: operators that `operators` lacks, because several fit equally well; `match` names the right ones.
+        operators: verdicts on operators with known state, on sources and on sinks: those of the new plan in its order,
+            then dropped ones.
+        ties: operators without a verdict, because several fit each other equally well; the user pairs them by `match`.
         sinks: columns of sinks with another content.
     """
 
@@ -229,7 +229,7 @@ class PlanComparison:
 
     @property
     def exact(self) -> bool:
-        """Whether all state is what a run of the new query over all rows would hold."""
+        """Whether all state equals what a run of the new query over all rows would have built."""
         return not self.ties and all(each.exact for each in self.operators)
 
 
@@ -249,9 +249,9 @@ class Binding:
     """The operators of a savepoint, matched with those of the plan of its job.
 
     Attributes:
-        labels: of operators of the savepoint, by uid of the plan.
+        labels: labels of operators of the savepoint, by their uid in the plan.
         missing: uids of operators of the plan with keyed state, which the savepoint does not have.
-        unknown: labels of operators with state that the plan does not have.
+        unknown: labels of operators of the savepoint that have state, but are not in the plan.
         misfits: descriptions of states whose types differ from the plan.
     """
 

@@ -68,7 +68,7 @@ class RehearsalReport:
         return not self.refusals
 
     def to_json(self) -> dict[str, Any]:
-        """The report for machines, and what a later plan reads."""
+        """Return the report as JSON; later plans read it from the records."""
         return {
             "job": self.job,
             "ok": self.ok,
@@ -85,7 +85,7 @@ class RehearsalReport:
         }
 
     def list_lines(self) -> list[str]:
-        """The report for people; the first line is the answer."""
+        """Return the report as lines of text; the first line is the answer."""
         answer = "would succeed" if self.ok else "would be refused"
         lines = [
             f"the upgrade of {self.job} {answer}; the job runs on",
@@ -211,7 +211,7 @@ def _restore(
     """Restore the new program on a spare cluster; return the seconds until it ran.
 
     Raises:
-        StateError: it does not run, or completes no checkpoint.
+        StateError: the new program does not run, or completes no checkpoint.
     """
     settings = request.settings
     program = settings.new

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
 DIRECTORY = "_savepoints"
-"""Directory of the records of all jobs, below the results of a job."""
+"""Name of the directory of savepoint records, below the results of a job; it has a directory per job."""
 
 _SUFFIX = ".json"
 _MOST_BYTES = 1 << 20
@@ -84,7 +84,7 @@ class Period(StrEnum):
     MONTHLY = "monthly"
 
     def name_time(self, time: datetime) -> str:
-        """The name of the hour, day, week or month that a time is in; later ones sort after earlier ones."""
+        """Return the name of the hour, day, week or month that a time is in; later names sort after earlier ones."""
         patterns = {Period.HOURLY: "%Y-%m-%dT%H", Period.DAILY: "%Y-%m-%d", Period.WEEKLY: "%G-W%V"}
         return time.astimezone(UTC).strftime(patterns.get(self, "%Y-%m"))
 
@@ -139,7 +139,7 @@ def parse_savepoint_policy(content: object) -> SavepointPolicy:
     """Read the entry `savepoints` of a job.
 
     Raises:
-        UsageError: it is no policy; names the setting.
+        UsageError: the entry is no policy; the error names the setting.
     """
     return SavepointPolicy.parse(content, "`savepoints`")
 
@@ -151,9 +151,9 @@ class SavepointJob:
     Attributes:
         name: of the job here.
         cluster: where it runs.
-        job: its name or id there.
+        job: name or id of the job at the cluster.
         results: directory of results, for the records.
-        policy: of its savepoints.
+        policy: policy of its savepoints.
         roots: directories of retention.
         path_mapping: texts `FROM=TO`.
     """
@@ -201,10 +201,10 @@ def open_savepoint_job(path: str, path_mapping: tuple[str, ...] = ()) -> Savepoi
 
 
 def choose_policy(savepoints: object, upgrade: object) -> SavepointPolicy:
-    """The policy of the entry `savepoints`, with the directory of the entry `upgrade` where it names none.
+    """Return the policy of the entry `savepoints`; without a directory, it gets the one of the entry `upgrade`.
 
     Raises:
-        UsageError: it is no policy.
+        UsageError: the entry is no policy.
     """
     policy = SavepointPolicy() if savepoints is None else parse_savepoint_policy(savepoints)
     directory = upgrade.get("savepoints") if isinstance(upgrade, Mapping) else None
@@ -232,10 +232,10 @@ class TakenSavepoint:
         requested: ISO time of the request.
         status: progress.
         path: where it is, as the cluster names it; empty until it is completed.
-        failure: Flink's words where it failed.
-        reason: name of Flink's reason; empty where its words name none.
-        remedy: what to do about that.
-        pinned: root in whose pins it is; empty where it is in none.
+        failure: Flink's message if the savepoint failed.
+        reason: name of Flink's failure reason in this message; empty if there is none.
+        remedy: what users can do about this reason.
+        pinned: URL of the root (directory of retention) in which it is pinned; empty if it is not pinned.
     """
 
     format: SavepointFormat
@@ -264,12 +264,12 @@ class TakenSavepoint:
 
 @dataclass(frozen=True)
 class SavepointRecords:
-    """The records and the lease of one job; the directory need not exist."""
+    """Directory with the savepoint records and the lease of one job; it need not exist."""
 
     location: Location
 
     def list_records(self) -> list[TakenSavepoint]:
-        """The records, the newest first.
+        """Read the records, the newest first.
 
         Raises:
             FormatError: a file is no record.
@@ -283,7 +283,7 @@ class SavepointRecords:
         return sorted(found, key=lambda each: (each.requested, each.attempt), reverse=True)
 
     def write(self, taken: TakenSavepoint) -> None:
-        """Write a record in the place of its earlier state.
+        """Write a record, which replaces its earlier version.
 
         Raises:
             StorageError: the storage refuses.
@@ -316,19 +316,20 @@ def _read(location: Location) -> TakenSavepoint:
 
 
 def find_savepoint_records(results: str, job: str) -> SavepointRecords:
-    """The records of a job below its results."""
+    """Return the savepoint records of a job, which are below its results."""
     return SavepointRecords(join(resolve(results), DIRECTORY, job))
 
 
 def find_newest_savepoint(records: Sequence[TakenSavepoint]) -> datetime | None:
-    """Time at which the newest completed savepoint was asked for; None without one."""
+    """Return the time at which the newest completed savepoint was asked for; None without one."""
     return max((each.time for each in records if each.status is TakenStatus.COMPLETED), default=None)
 
 
 def find_recorded_savepoint(path: str) -> datetime | None:
-    """Time of the newest savepoint in the records of a job; None without one, and for the address of a cluster.
+    """Return the time of the newest savepoint in the records of a job; None without one.
 
-    None also if the job does not limit the age of savepoints, since reading the records takes requests to the storage.
+    None also if `path` is the address of a cluster, or if the job does not limit the age of savepoints: reading the
+    records would then be useless requests to the storage.
 
     Raises:
         UsageError: the file is no description of a job with a cluster.
@@ -343,7 +344,7 @@ def find_recorded_savepoint(path: str) -> datetime | None:
 
 
 def list_due(policy: SavepointPolicy, records: Sequence[TakenSavepoint], now: datetime) -> tuple[SavepointRule, ...]:
-    """The rules whose savepoint of the current hour, day, week or month is not there yet."""
+    """Return the rules whose savepoint of the current hour, day, week or month is not completed yet."""
     done = {(each.format, each.period) for each in records if each.status is TakenStatus.COMPLETED}
     return tuple(each for each in policy.rules if (each.format, each.period.name_time(now)) not in done)
 
@@ -416,7 +417,8 @@ def take_savepoint(
     Args:
         job: the job.
         format: of the savepoint.
-        rule: the rule of the policy that wants it; without one, it is neither pinned nor found again.
+        rule: the rule of the policy that wants it. Without one, the savepoint is not pinned, and the next call takes
+            another one.
         now: the time; by default that of this machine.
         sleep: waits between two polls.
         clock: seconds that never decrease.
@@ -436,7 +438,7 @@ def take_savepoint(
 
 @dataclass(frozen=True)
 class _Taking:
-    """A savepoint that is being taken, under the lease of the savepoints of a job."""
+    """The process of taking one savepoint, under the lease of the savepoints of a job."""
 
     job: SavepointJob
     records: SavepointRecords
@@ -567,7 +569,7 @@ class _Taking:
         return snapshot, next((each for each in roots if is_below(snapshot.path, each.path)), None)
 
     def _release(self, rule: SavepointRule, known: Sequence[TakenSavepoint]) -> None:
-        """Unpin the savepoints for which there are enough newer ones, and forget them."""
+        """Unpin the savepoints of a rule for which there are enough newer ones (`keep`), and remove their records."""
         pattern = rule.period.name_time(datetime(2000, 1, 1, tzinfo=UTC))
         own = [each for each in known if each.format is rule.format and len(each.period) == len(pattern)]
         done = [each for each in own if each.status is TakenStatus.COMPLETED]

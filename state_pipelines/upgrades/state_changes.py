@@ -68,16 +68,17 @@ class StateChange:
 
     Attributes:
         snapshot: path of the snapshot from here.
-        needs: what the policy of the job has to accept; the state restores as it is if that is `compatible` alone.
-        revisions: `upgrade 0001` and so on, in order.
+        needs: results of the check that the policy of the job has to accept; with `compatible` alone, the state
+            restores as it is.
+        revisions: the revisions to apply, such as `upgrade 0001`, in order.
         max_parallelism: to which the state is rescaled; None if it is not.
         is_converted: whether the state is written in the canonical format.
-        verdict: of the state as the new program gets it.
-        reasons: why the new program cannot have it, or why that is not known; what is lost.
+        verdict: verdict on the state as the new program gets it.
+        reasons: why the new program cannot restore the state, why that is not known, or what is lost.
         notes: of the check.
-        obstacle: why nothing carries out the change although the state may fit; empty without one.
-        is_compiled: whether the job of the snapshot was started from the compiled plan of the old query, whose uids
-            its operators have, and not from the text of its script.
+        obstacle: why the change cannot be carried out although the state may fit; empty without one.
+        is_compiled: whether the job of the snapshot was started from the compiled plan of the old query, whose uids its
+            operators have, and not from the text of its script.
     """
 
     snapshot: str
@@ -107,7 +108,7 @@ class StateChange:
         return tuple(name for name, is_wanted in wanted if is_wanted)
 
     def to_json(self) -> dict[str, object]:
-        """The change for machines, without the path of the snapshot, so that other snapshots can have an equal one."""
+        """Return the change as JSON, without the path of the snapshot: changes of different snapshots can be equal."""
         return {
             "needs": [str(each) for each in self.needs],
             "revisions": list(self.revisions),
@@ -119,7 +120,7 @@ class StateChange:
         }
 
     def describe(self) -> dict[str, object]:
-        """The change without what differs between snapshots: changes of one kind are equal."""
+        """Return the change as JSON, without the reasons, which differ between snapshots that need the same change."""
         return {name: value for name, value in self.to_json().items() if name != "reasons"}
 
 
@@ -128,7 +129,7 @@ class WrittenChange:
     """The savepoint that the new program starts from.
 
     Attributes:
-        path: of the savepoint from here; that of the old program where nothing was needed.
+        path: path of the savepoint from here; the savepoint of the old program if nothing had to be written.
         seconds: wall time of each operation.
         proofs: result of each operation's proof, as JSON.
     """
@@ -139,21 +140,21 @@ class WrittenChange:
 
 
 def map_from_cluster(request: UpgradeRequest, path: str) -> str:
-    """Return the path from here of what the cluster names by a path."""
+    """Convert a path as the cluster names it to the path of the same file from here (`path_mapping`)."""
     return parse_path_mapping(request.path_mapping).apply(path)
 
 
 def map_to_cluster(request: UpgradeRequest, path: str) -> str:
-    """Return the path by which the cluster names what is at a path here."""
+    """Convert a path from here to the path by which the cluster names the same file (`path_mapping`)."""
     rules = tuple((new, old) for old, new in parse_path_mapping(request.path_mapping).rules)
     return PathMapping(rules).apply(path)
 
 
 def open_state(request: UpgradeRequest, path: str) -> Snapshot:
-    """Open a snapshot that the cluster names by a path.
+    """Open a snapshot from here; `path` is the path by which the cluster names it.
 
     Raises:
-        StateError: it cannot be read from here; the hint names `--map`.
+        StateError: the snapshot cannot be read from here; the hint names `--map`.
     """
     here = map_from_cluster(request, path)
     try:
@@ -172,7 +173,7 @@ def open_state(request: UpgradeRequest, path: str) -> Snapshot:
 
 
 def plan_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChange:
-    """Check a snapshot against the new program, and find out what has to be written; nothing is.
+    """Check a snapshot against the new program, and plan what has to be written; nothing is written yet.
 
     Raises:
         StateError: the snapshot, the revisions or the classes cannot be read, or a revision does not fit.
@@ -213,7 +214,7 @@ def _make_change(
     # A migration and a rescaling write the canonical format, too.
     is_converted = _needs_conversion(request, snapshot) and max_parallelism is None and not revisions
     if is_converted:
-        # State that no format can hold is found before the job is stopped.
+        # Planning a conversion raises an error for state that cannot be converted, before the job is stopped.
         plan_conversion(snapshot, join(resolve(request.results), "planned"), ConversionRequest())
     kinds = (
         (Need.UNDETERMINED, verdict is CheckVerdict.TO_BE_DETERMINED),
@@ -237,10 +238,10 @@ def _make_change(
 
 
 def _find_rescaling(request: UpgradeRequest, snapshot: Snapshot, job: JobDescription) -> int | None:
-    """The number of key groups to which the state is rescaled; None if it already has this number.
+    """Return the number of key groups to which the state is to be rescaled; None if it already has this number.
 
     Raises:
-        StateError: it cannot be rescaled.
+        StateError: the state cannot be rescaled.
     """
     wanted = request.settings.new.max_parallelism
     if wanted is None or not any(each.has_state and each.max_parallelism != wanted for each in job.operators):
@@ -328,7 +329,10 @@ def _load_queries(request: UpgradeRequest) -> tuple[CompiledScript, CompiledScri
 
 @lru_cache(maxsize=4)
 def _compile_queries(old: str, new: str, marks: tuple[str, str]) -> tuple[CompiledScript, CompiledScript]:
-    """The queries of two files; a script takes seconds, so that it is compiled before the job is stopped."""
+    """Compile the queries of two files; `marks` are digests of the files, so that results can be cached.
+
+    Compiling a script takes seconds. Thanks to the cache it happens before the job is stopped, and only once.
+    """
     del marks
     before, after = load_queries([old, new])
     return before, after
@@ -365,21 +369,21 @@ def _write_plan(request: UpgradeRequest, location: Location, query: CompiledScri
 
 
 def locate_plan(request: UpgradeRequest, name: str) -> Location:
-    """The file of a compiled plan that belongs to an upgrade or a rehearsal."""
+    """Return the location of the compiled plan that belongs to an upgrade or a rehearsal."""
     return join(find_records(request.results, request.name).location, f"plan-{name}.json")
 
 
 def make_submission(
     request: UpgradeRequest, program: Program, snapshot: str, job_id: str, *, job_name: str = "", plan: str = ""
 ) -> Submission:
-    """Return what a cluster is asked for to start a program from a snapshot.
+    """Make the request with which a cluster starts a program from a snapshot.
 
     Args:
         request: the job.
-        program: its old or its new program.
-        snapshot: as the cluster names it.
-        job_id: of the new job.
-        job_name: of a query, which else has the name of its sink.
+        program: the old or the new program of the job.
+        snapshot: path of the snapshot, as the cluster names it.
+        job_id: id of the new job.
+        job_name: name of the new job if it is a query; by default Flink names it after its sink.
         plan: compiled plan, as `stage_plan` returns it; empty to start a script as text.
 
     Raises:
@@ -405,14 +409,14 @@ def make_submission(
 def write_change(request: UpgradeRequest, change: StateChange, snapshot: Snapshot, name: str) -> WrittenChange:
     """Write and prove what a change needs, each operation from the result of the one before it.
 
-    A result that is there is complete, since `_metadata` is written last: it is taken as it is. What a killed process
-    has left is removed.
+    A result that has `_metadata`, which is written last, is complete, and is used as it is. An incomplete result of a
+    killed process is removed.
 
     Args:
         request: the job.
-        change: of this snapshot.
+        change: the planned change of this snapshot.
         snapshot: the savepoint.
-        name: beginning of the names of the new savepoints, which nothing else has.
+        name: unique beginning of the names of the new savepoints.
 
     Raises:
         ProofError: a proof failed; the result is not published.
@@ -484,7 +488,7 @@ def _find_chain(request: UpgradeRequest, snapshot: Snapshot) -> Chain:
 
 
 def _describe_new(request: UpgradeRequest, migrated: JobDescription, chain: Chain) -> JobDescription:
-    """The new job; that of the migrations where nothing else describes it."""
+    """Describe the new job; if neither its classes nor a description are given, it is the result of the migrations."""
     code = NewCode(request.new_classes, (), ())
     if chain and not code and request.new_job is None:
         return migrated
@@ -498,7 +502,7 @@ def _describe_new(request: UpgradeRequest, migrated: JobDescription, chain: Chai
 
 
 def _needs_conversion(request: UpgradeRequest, snapshot: Snapshot) -> bool:
-    """Whether a native savepoint is of another state backend than that of the new program."""
+    """Return whether a native savepoint has the format of another state backend than the new program's."""
     backend = request.settings.new.backend
     if backend is None or request.settings.savepoint_format is SavepointFormat.CANONICAL:
         return False

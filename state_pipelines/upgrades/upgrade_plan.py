@@ -53,7 +53,8 @@ WRITTEN_BYTES_PER_SECOND = 20e6
 """Assumed speed of a migration, a rescaling or a conversion with its proof on one machine."""
 
 _LEAST_SHARE = 0.1
-"""Share of the state that a restored snapshot must have had for its restore to say how long another one takes."""
+"""Smallest ratio of the restored state to the state now for which the duration of that restore predicts the next
+one."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class DownTime:
         savepoint: seconds of the savepoint.
         change: seconds of the migration and the other operations, with their proofs.
         start: seconds from the submission until all tasks of the new job run, which is after they restored the state.
-        sources: where each number comes from.
+        sources: for each of these numbers, the measurement or assumption that it comes from.
     """
 
     savepoint: float
@@ -78,7 +79,7 @@ class DownTime:
         return self.savepoint + self.change + self.start
 
     def to_json(self) -> dict[str, object]:
-        """The prediction for machines."""
+        """Return the prediction as JSON."""
         return {
             "seconds": round(self.seconds, 1),
             "savepoint": round(self.savepoint, 1),
@@ -102,10 +103,10 @@ def predict_down_time(
 
     Args:
         request: the job.
-        cluster: of the running job.
+        cluster: cluster of the running job.
         job: its id there.
-        change: of its state.
-        records: of earlier upgrades and rehearsals.
+        change: planned change of its state.
+        records: records of earlier upgrades and rehearsals.
         state_size: bytes of its state; None where the cluster does not say.
         savepoint_seconds: duration of its newest savepoint; None before there was one.
 
@@ -155,12 +156,12 @@ class _Past:
         return float(seconds) * ratio, f"rehearsal of {self.rehearsal['finished']}"
 
     def find_last(self, step: Step, name: str) -> float | None:
-        """The last measurement of a step; None before there was one."""
+        """Return the last measurement of a step; None if there is none."""
         found = (each.get(step).get(name) for each in reversed(self.upgrades))
         return next((float(each) for each in found if each is not None), None)
 
     def _compare(self, size: object) -> float:
-        """Ratio of the state now to a size, 1 where either is not known."""
+        """Return the ratio of the state's size now to an earlier `size`; 1 if either is not known."""
         return self.size / size if self.size and isinstance(size, int) and size else 1.0
 
 
@@ -192,7 +193,7 @@ def _assume_restore(size: int, parallelism: int) -> float:
 
 
 def _measure_restored(request: UpgradeRequest, cluster: FlinkCluster, job: str) -> int | None:
-    """Bytes of state that the running job was restored from, 0 without a snapshot; None if that is gone."""
+    """Return the bytes of state that the running job was restored from: 0 without a snapshot, None if it is gone."""
     try:
         path = cluster.read_checkpoints(job).restored_path
         if not path:
@@ -203,9 +204,9 @@ def _measure_restored(request: UpgradeRequest, cluster: FlinkCluster, job: str) 
 
 
 def measure_down_time(record: UpgradeRecord) -> float | None:
-    """Seconds from the request for the savepoint until all tasks of the new job ran.
+    """Return the seconds from the request for the savepoint until all tasks of the new job ran.
 
-    None where an upgrade was interrupted.
+    Return None if the upgrade was interrupted, so that a step was not measured.
     """
     measured = (
         record.get(Step.STOP).get("seconds"),
@@ -218,7 +219,7 @@ def measure_down_time(record: UpgradeRecord) -> float | None:
 
 
 _CHECKS = 3
-"""Number of checkpoints that may be removed while they are read."""
+"""Number of attempts to check a checkpoint, which Flink may remove while it is read."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +253,7 @@ class UpgradePlan:
         down_time: predicted; None for a plan that is refused.
         refusals: why the upgrade cannot be done; nothing is stopped then.
         fingerprint: 16 hexadecimal digits that change with the programs, the change and the running job.
-        programs: likewise of the programs and their settings alone.
+        programs: such digits for the programs and their settings alone.
         to_approve: results of the check that the policy of the job leaves to a person.
         notes: what users should know.
     """
@@ -286,7 +287,7 @@ class UpgradePlan:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The plan for machines."""
+        """Return the plan as JSON."""
         return {
             "job": self.job,
             "old_job": self.old_job,
@@ -320,8 +321,8 @@ def plan_upgrade(
 ) -> UpgradePlan:
     """Plan an upgrade; the job is not stopped.
 
-    A savepoint is taken, while the job runs on, unless one of the job can be read from here already: it shows that what
-    the cluster writes is reachable.
+    If no savepoint of the job can be read from here yet, one is taken while the job runs on, to make sure that
+    savepoints of the cluster are reachable.
 
     Args:
         request: the job and its programs.
@@ -405,13 +406,13 @@ def find_snapshot(
     checkpoints: bool = True,
     sleep: Callable[[float], object] = time.sleep,
 ) -> tuple[CheckedSnapshot, Snapshot]:
-    """Open the newest snapshot of a running job that is readable from here, and make sure that its savepoints are.
+    """Open the newest snapshot of a running job that can be read from here; make sure that savepoints can.
 
     Args:
         request: the upgrade.
-        cluster: of the job.
+        cluster: cluster of the job.
         job: its id.
-        checkpoints: a checkpoint will do; Flink may remove it while it is read.
+        checkpoints: return a checkpoint if it is the newest; Flink may remove it while it is read.
         sleep: waits for a savepoint that has to be taken.
 
     Raises:
@@ -437,7 +438,7 @@ def take_savepoint(
 
     Raises:
         ClusterError: the savepoint failed.
-        NotFoundError: it is not reachable from here.
+        NotFoundError: the savepoint is not reachable from here.
     """
     settings = request.settings
     wanted = SavepointRequest(directory=settings.savepoints, format=settings.savepoint_format)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 LEASE_SECONDS = 120
-"""Time after its last renewal at which a lease of another machine counts as that of a process that has died."""
+"""Seconds after its last renewal from which on a lease of another machine counts as that of a dead process."""
 
 _RENEWAL_SECONDS = 20
 _PREFIX, _SUFFIX = "lease-", ".json"
@@ -102,7 +102,7 @@ class Lease:
         """Make sure that no other process has taken the lease.
 
         Raises:
-            LeaseLostError: one has.
+            LeaseLostError: another process has taken it.
             StorageError: the storage fails.
         """
         newest = _find_newest(self._directory)
@@ -114,7 +114,7 @@ class Lease:
             )
 
     def renew(self, now: datetime) -> None:
-        """Note that this process is alive.
+        """Renew the lease: record that this process is alive at this time.
 
         Raises:
             StorageError: the storage fails.
@@ -124,7 +124,7 @@ class Lease:
                 self._write(replace(self._holder, renewed=now.isoformat()))
 
     def release(self) -> None:
-        """Give the lease back.
+        """Release the lease.
 
         Raises:
             StorageError: the storage fails.
@@ -151,7 +151,7 @@ def take_lease(directory: Location, job: str, *, what: str = "an upgrade", now: 
         now: the time; by default that of this machine.
 
     Raises:
-        UsageError: another process has it; says which.
+        UsageError: another process has the lease; the error names it.
         StorageError: the storage fails.
     """
     time = now or _now()
@@ -206,7 +206,7 @@ def _keep_renewing(lease: Lease, wait: Callable[[float], bool]) -> None:
 
 
 def _create(location: Location, holder: Holder) -> bool:
-    """Create the file of a lease; False if another process has."""
+    """Create the file of a lease; return False if another process has created it."""
     data = _encode(holder)
     if is_local(location):
         try:
@@ -236,7 +236,7 @@ def _find_newest(directory: Location) -> Location | None:
 
 
 def _read(location: Location) -> Holder | None:
-    """The holder of a lease; None if the file is gone or was never completed."""
+    """Return the holder of a lease; None if its file is gone or was never completed."""
     try:
         content = json.loads(read_file(location, most=_MOST_LEASE_BYTES))
         return Holder(**content)
@@ -257,7 +257,7 @@ def _held(what: str, job: str, holder: Holder, location: Location) -> UsageError
 
 
 def _find_start(process: int) -> int:
-    """Start of a process, in ticks of the clock of the machine; 0 without `/proc`, -1 if there is no such process."""
+    """Return the start of a process in ticks of the machine's clock; 0 without `/proc`, -1 if it does not run."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         # The name of the program, in parentheses, may have blanks.
@@ -276,7 +276,7 @@ def _find_start(process: int) -> int:
 
 
 DIRECTORY = "_upgrades"
-"""Directory of the records of all jobs, below the results of a job."""
+"""Name of the directory of upgrade records, below the results of a job; it has a directory per job."""
 
 _VERSION = 1
 _MOST_BYTES = 16 << 20
@@ -306,18 +306,18 @@ class UpgradeOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class UpgradeRecord:
-    """An upgrade, as far as it is.
+    """Record of an upgrade and its progress.
 
     Attributes:
         id: of the upgrade, 12 hexadecimal digits.
         job: name of the job.
         created: ISO time.
         old_job: id of the running job at its cluster.
-        fingerprint: of the plan that is carried out.
+        fingerprint: fingerprint of the plan that is carried out.
         plan: the plan as JSON.
         steps: outcomes of the steps that have begun.
-        outcome: of the upgrade; None until it is decided.
-        reason: why it went back, or why nothing runs.
+        outcome: outcome of the upgrade; None until it is decided.
+        reason: why the job went back to the old program, was not stopped, or does not run; empty if it was upgraded.
     """
 
     id: str
@@ -335,7 +335,7 @@ class UpgradeRecord:
         return self.steps.get(step, {})
 
     def note(self, step: Step, **outcome: Any) -> UpgradeRecord:
-        """Return the record with more about a step."""
+        """Return the record with further values in the outcome of a step."""
         return replace(self, steps={**self.steps, step: {**self.get(step), **outcome}})
 
     def is_done(self, step: Step) -> bool:
@@ -352,7 +352,7 @@ class UpgradeRecord:
         return f"{_UPGRADE}{self.id}"
 
     def to_json(self) -> dict[str, Any]:
-        """The record for machines."""
+        """Return the record as JSON."""
         return {
             "version": _VERSION,
             "id": self.id,
@@ -378,7 +378,7 @@ class RecordDirectory:
     location: Location
 
     def read(self, upgrade: str) -> UpgradeRecord | None:
-        """The record of an upgrade; None without one.
+        """Read the record of an upgrade; return None if there is none.
 
         Raises:
             FormatError: the file is no record.
@@ -403,7 +403,7 @@ class RecordDirectory:
             ) from None
 
     def list_records(self) -> list[UpgradeRecord]:
-        """The records, the oldest first.
+        """Read all records, the oldest first.
 
         Raises:
             FormatError: a file is no record.
@@ -421,7 +421,7 @@ class RecordDirectory:
         return sorted(found, key=lambda record: record.created)
 
     def find_last(self) -> UpgradeRecord | None:
-        """The newest upgrade; None before the first.
+        """Return the record of the newest upgrade; None before the first one.
 
         Raises:
             StateError: as `list_records`.
@@ -430,10 +430,10 @@ class RecordDirectory:
         return records[-1] if records else None
 
     def find_unfinished(self) -> UpgradeRecord | None:
-        """The upgrade that is not decided; None if there is none.
+        """Return the record of the upgrade that is not decided; None if there is none.
 
         Raises:
-            UsageError: there are several, which no process leaves.
+            UsageError: several upgrades are not decided, which a process of this package never leaves behind.
             StateError: as `list_records`.
         """
         found = [each for each in self.list_records() if each.outcome is None]
@@ -443,7 +443,7 @@ class RecordDirectory:
         return found[0] if found else None
 
     def write(self, record: UpgradeRecord) -> None:
-        """Write a record in the place of its earlier state.
+        """Write a record, which replaces its earlier version.
 
         Raises:
             StorageError: the storage refuses.
@@ -482,7 +482,7 @@ class RecordDirectory:
         replace_file(join(self.location, _REHEARSAL), json.dumps(content, indent=2, default=str).encode())
 
     def read_rehearsal(self) -> Mapping[str, Any]:
-        """The result of the last rehearsal; empty without one.
+        """Read the result of the last rehearsal; return an empty mapping without one.
 
         Raises:
             StorageError: the storage fails.
@@ -501,5 +501,5 @@ class RecordDirectory:
 
 
 def find_records(results: str, job: str) -> RecordDirectory:
-    """The records of a job below its results."""
+    """Return the upgrade records of a job, which are below its results."""
     return RecordDirectory(join(resolve(results), DIRECTORY, job))

@@ -57,7 +57,7 @@ class UpgradeReport:
         return 3 if self.result in (Result.WAITS, Result.UNDECIDED) else 1
 
     def to_json(self) -> dict[str, Any]:
-        """The report for machines."""
+        """Return the report as JSON."""
         return {
             "result": str(self.result),
             "headline": self.headline,
@@ -68,7 +68,7 @@ class UpgradeReport:
         }
 
     def list_lines(self) -> list[str]:
-        """The report for people."""
+        """Return the report as lines of text."""
         commands = [f"to start the {name} program: {command}" for name, command in self.commands]
         return [self.headline, *self.lines, *commands]
 
@@ -79,7 +79,7 @@ def report_plan(request: UpgradeRequest, plan: UpgradePlan, *, is_wanted: bool) 
     Args:
         request: the job.
         plan: its plan.
-        is_wanted: only the plan was asked for, so that a missing approval is no result.
+        is_wanted: the user asked for the plan only, so that its result is `PLANNED` even if an approval is missing.
     """
     runs = f"{request.name} runs the old program, job {plan.old_job} at {plan.endpoints[0]}; nothing was stopped"
     lines = list(describe_plan(plan))
@@ -161,7 +161,7 @@ def report_record(request: UpgradeRequest, record: UpgradeRecord, plan: UpgradeP
 def report_undecided(
     request: UpgradeRequest, record: UpgradeRecord, error: Exception, plan: UpgradePlan | None
 ) -> UpgradeReport:
-    """Report an upgrade whose end could not be seen."""
+    """Report an upgrade of which it is not known which program runs."""
     return UpgradeReport(
         Result.UNDECIDED,
         f"it is not known what runs of {request.name}",
@@ -177,7 +177,7 @@ def report_undecided(
 
 
 def list_commands(request: UpgradeRequest, record: UpgradeRecord) -> tuple[tuple[str, str], ...]:
-    """The commands that start the old and the new program by hand, as far as there are snapshots for them."""
+    """List the commands that start the old and the new program by hand, if there are snapshots for them."""
     savepoint, changed = describe_savepoints(record)
     old, new = request.settings.old, request.settings.new
     found = []
@@ -193,10 +193,10 @@ def list_commands(request: UpgradeRequest, record: UpgradeRecord) -> tuple[tuple
 
 
 def find_checked(record: UpgradeRecord) -> str:
-    """The snapshot that the plan was made with; empty without one."""
+    """Return the path of the snapshot that the plan was made with; empty without one."""
     return str((record.plan.get("checked") or {}).get("path", ""))
 
 
 def describe_savepoints(record: UpgradeRecord) -> tuple[str, str]:
-    """The savepoint of the old program and that for the new one; empty where there is none."""
+    """Return the paths of the old program's savepoint and of the savepoint for the new one; empty if there is none."""
     return str(record.get(Step.STOP).get("savepoint", "")), str(record.get(Step.CHANGE).get("path", ""))

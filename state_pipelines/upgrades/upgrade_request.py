@@ -153,7 +153,7 @@ class Program(_Entry):
         return self
 
     def submit(self, snapshot: str, job_id: str) -> Submission:
-        """Return what a cluster is asked for: the program from a snapshot, under an id."""
+        """Make the request with which a cluster starts the program from a snapshot, under an id."""
         return Submission(
             jar=self.jar or None,
             image=self.image or None,
@@ -171,8 +171,8 @@ class Program(_Entry):
         """Return the command that starts the program from a snapshot by hand.
 
         Args:
-            snapshot: as the cluster names it.
-            plan: the compiled plan of the program, as the cluster names it; empty for that of its description.
+            snapshot: path of the snapshot, as the cluster names it.
+            plan: path of the compiled plan, as the cluster names it; empty for `plan` of the program.
         """
         if self.plan:
             run = plan or self.plan
@@ -381,11 +381,11 @@ def parse_upgrade_request(content: object, directory: Path, **given: Any) -> Upg
 
     Args:
         content: the parsed file.
-        directory: at which relative paths start.
+        directory: directory at which relative paths start.
         given: fields that the request has besides those of the file.
 
     Raises:
-        UsageError: it is no description of an upgrade; names the field.
+        UsageError: the content is no description of an upgrade; the error names the field.
     """
     found = JobFile.parse(content, "the description of the job", directory=directory)
     fields = {**dict(found), "job": found.job or found.name, "directory": str(directory), **given}
@@ -402,12 +402,12 @@ def digest_file(path: str) -> str:
 
 
 def fingerprint(content: object) -> str:
-    """Return 16 hexadecimal digits that change with a value that JSON can hold."""
+    """Return a digest of a value that JSON can hold, 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _is_in_image(jar: str) -> bool:
-    """Whether a jar is in the image of the job, so that it cannot be read from here."""
+    """Return whether a jar is in the image of the job, so that it cannot be read from here."""
     return jar.startswith("local:")
 
 
@@ -415,7 +415,7 @@ def _digest_query(plan: str, what: str) -> str:
     if not plan:
         return ""
     try:
-        # The ending says how it is started.
+        # The suffix says whether the query is started as a compiled plan or as a script.
         return f"{digest_file(plan)}{Path(plan).suffix}"
     except MissingFileError as error:
         raise UsageError(f"the query of the {what} program is not there", where=Where(file=plan)) from error

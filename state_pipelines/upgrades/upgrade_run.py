@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 _TRIGGERS = 3
-"""Number of requests for the savepoint whose answers may be lost."""
+"""Maximum number of requests for the savepoint while their answers are lost."""
 
 _FORGOTTEN = (
     "the cluster knows nothing of the savepoint, as after a change of its leader, and the job runs on: run the upgrade "
@@ -64,7 +64,7 @@ _FORGOTTEN = (
 )
 
 _EXPLANATIONS = 10
-"""Number of requests for the exception of a failed job."""
+"""Maximum number of requests for the exception of a failed job."""
 
 FORWARD = (Step.STOP, Step.CHECK, Step.CHANGE, Step.START, Step.WATCH)
 """The steps of an upgrade that succeeds."""
@@ -233,7 +233,7 @@ class UpgradeRun:
             raise _NotStoppedError(self.record.get(Step.STOP).get("failure") or "the savepoint was not taken")
 
     def _follow_stop(self, attempt: int, started: float | None = None) -> bool:
-        """Wait for a savepoint that was asked for; False if there is none and the job runs on."""
+        """Wait for the savepoint of an attempt; return False if there is none and the job runs on."""
         job = self.record.old_job
         progress = self._wait_for_stop(attempt)
         if progress is None or progress.status is TriggerStatus.FAILED:
@@ -252,7 +252,7 @@ class UpgradeRun:
         return True
 
     def _find_recovered(self, job: str) -> JobStatus | None:
-        """The status of a job that a new leader of the cluster may not have yet; None if it does not come."""
+        """Return the status of a job; a new leader of the cluster may need a while to know it. None if it never is."""
         deadline = self._clock() + self._settings.start_timeout.total_seconds()
         while (status := self._find_status(self._old, job)) is None and self._clock() < deadline:
             self._sleep(POLL_SECONDS)
@@ -282,18 +282,18 @@ class UpgradeRun:
             self._sleep(POLL_SECONDS)
 
     def _find_directory(self, attempt: int) -> str:
-        """The directory of savepoints of one attempt, so that those of others are not mistaken for its own."""
+        """Return the directory of savepoints of one attempt; each has its own, so that they cannot be confused."""
         overview = self._ask(self._old.describe, "the job is stopped")
         if overview.stop_directory is not None:
-            # Such a cluster keeps the path, so that nothing has to be found there.
+            # Such a cluster keeps the path of the savepoint, so that the directory is never searched for it.
             return overview.stop_directory
         return f"{self._settings.savepoints.rstrip('/')}/{self.record.name}/{attempt}"
 
     def _find_savepoint(self, attempt: int) -> str:
-        """The savepoint of an attempt whose answer was lost, after the job has ended.
+        """Find the savepoint of an attempt whose answer was lost, after the job has ended.
 
         Raises:
-            _GoneError: there is none.
+            _GoneError: there is not exactly one savepoint.
         """
         directory = self._find_directory(attempt)
         found = list(find_snapshots(resolve(map_from_cluster(self._request, directory))))
@@ -371,7 +371,7 @@ class UpgradeRun:
         """Start a job, and wait until the cluster knows it.
 
         Raises:
-            ClusterError: it does not.
+            ClusterError: the cluster refuses the job, or does not know it in time.
         """
         self._lease.require_held()
         failure: ClusterError | None = None
@@ -430,7 +430,7 @@ class UpgradeRun:
             self._sleep(POLL_SECONDS)
 
     def _read_progress(self, job: str) -> tuple[CheckpointStatistics | None, JobLoad | None]:
-        """Statistics and load of the new job; None as long as the cluster knows no more of it than its status."""
+        """Return statistics and load of the new job; None while the cluster knows no more of it than its status."""
         try:
             return (
                 self._ask(lambda: self._new.read_checkpoints(job), f"job {job} runs"),
@@ -443,10 +443,11 @@ class UpgradeRun:
         return runs_all_tasks(self._ask(lambda: self._new.read_job(job), f"job {job} runs"))
 
     def _measure_start(self, running: float) -> float | None:
-        """Seconds from the submission until all tasks ran; None if another process submitted, and Flink has no times.
+        """Return the seconds from the submission until all tasks ran; None if they are not known.
 
         Args:
-            running: when this process has seen it.
+            running: time at which this process saw that all tasks ran. If another process submitted the job, Flink's
+                times are used.
         """
         if self._submitted is not None:
             return round(running - self._submitted, 3)
@@ -465,7 +466,7 @@ class UpgradeRun:
             raise ClusterError(f"job {job} of the new program is {status}: {describe_failure(failures)}")
 
     def _find_failures(self, job: str) -> tuple[JobFailure, ...]:
-        """The failures of a job that has one: Flink lists it a moment after the status has changed."""
+        """Return the failures of a failed job; wait, because Flink lists them a moment after the status has changed."""
         for _ in range(_EXPLANATIONS):
             if failures := self._ask(lambda: self._new.read_exceptions(job), f"job {job} runs"):
                 return failures
@@ -494,7 +495,7 @@ class UpgradeRun:
                 return
         problem = self._watch_return(job)
         if self.record.get(Step.START):
-            # A submission whose answer was lost may have arrived since.
+            # A submission whose answer was lost may have started the new job since.
             self._end(self._new, self.new_job)
         if problem:
             self._decide(UpgradeOutcome.NOTHING_RUNS, f"{reason}. The old program does not come back: {problem}")
@@ -502,7 +503,7 @@ class UpgradeRun:
             self._decide(UpgradeOutcome.WENT_BACK, reason)
 
     def _watch_return(self, job: str) -> str:
-        """Wait until the old program runs and has completed a checkpoint; why it does not, else empty."""
+        """Wait until the old program runs and has a checkpoint; return why it does not, or an empty text if it does."""
         deadline = self._clock() + self._settings.watch.total_seconds()
         while True:
             status = self._find_status(self._old, job)
@@ -547,7 +548,7 @@ class UpgradeRun:
         """Wait until a job has ended.
 
         Raises:
-            UndecidedError: it does not.
+            UndecidedError: the job does not end in time.
         """
         timeout = self._settings.start_timeout.total_seconds()
         deadline = self._clock() + timeout
@@ -562,7 +563,7 @@ class UpgradeRun:
     # What all steps share.
 
     def _find_status(self, cluster: FlinkCluster, job: str) -> JobStatus | None:
-        """The status of a job; None if the cluster does not have it.
+        """Return the status of a job; None if the cluster does not have it.
 
         Raises:
             UndecidedError: the cluster did not answer until the time of the watch was over.
@@ -573,11 +574,11 @@ class UpgradeRun:
             return None
 
     def _ask(self, call: Callable[[], Answer], what: str) -> Answer:
-        """Ask a cluster, again while it cannot be reached.
+        """Call a cluster; repeat the call as long as the cluster cannot be reached.
 
         Raises:
-            NotFoundError: it does not have the job.
-            UndecidedError: it did not answer until the time of the watch was over.
+            NotFoundError: the cluster does not have the job.
+            UndecidedError: the cluster did not answer until the time of the watch was over.
         """
         deadline = self._clock() + self._settings.watch.total_seconds()
         while True:
@@ -643,7 +644,7 @@ class UpgradeRun:
         return True
 
     def _find_root(self, snapshot: Location) -> Location | None:
-        """The directory of retention that a snapshot is in."""
+        """Return the directory of retention that a snapshot is in; None if it is in none."""
         given = (*self._request.roots, map_from_cluster(self._request, self._settings.savepoints))
         roots = [resolve(each) for each in (*given, self._request.results)]
         return next((each for each in roots if is_below(snapshot.path, each.path)), None)
@@ -798,7 +799,7 @@ def require_same_programs(request: UpgradeRequest, record: UpgradeRecord) -> Non
     """Make sure that an upgrade is continued with the programs that it was begun with.
 
     Raises:
-        UsageError: they are others.
+        UsageError: the programs are not those of the plan.
     """
     if record.plan.get("programs") != fingerprint(request.describe_change()):
         raise UsageError(
