@@ -490,7 +490,7 @@ class JobLoad:
 class FlinkCluster(Protocol):
     """A running Flink.
 
-    Every verb raises `ClusterError` where the cluster cannot be reached or refuses, `NotFoundError` for a job that it
+    Every method raises `ClusterError` where the cluster cannot be reached or refuses, `NotFoundError` for a job that it
     does not have, and `UnsupportedError` for what this kind of cluster cannot do.
     """
 

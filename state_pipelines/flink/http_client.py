@@ -136,8 +136,8 @@ class Answer:
     """The answer to a request.
 
     Attributes:
-        status: of HTTP.
-        content: the JSON.
+        status: status of HTTP.
+        content: the parsed JSON.
     """
 
     status: int

@@ -512,7 +512,7 @@ class CanonicalWriter:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Position per key group, for the handle."""
+        """Offsets of the sections by key group, as the handle stores them."""
         return tuple(self._offsets[key_group] for key_group in self.key_groups)
 
     def write_section(self, key_group: int, chunks: Iterable[bytes | memoryview]) -> None:

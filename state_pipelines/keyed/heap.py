@@ -435,7 +435,7 @@ class HeapWriter:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Position per key group, for the handle."""
+        """Offsets of the sections by key group, as the handle stores them."""
         return tuple(self._offsets)
 
     def write_key_group(self, key_group: int, runs: Runs) -> None:

@@ -245,7 +245,7 @@ def _list_computed(node: Flow, layouts: LayoutContext) -> Iterator[str]:
 
 
 def _list_columns(node: Flow, layouts: LayoutContext) -> Collection[str]:
-    """The columns that the SQL of a node may name."""
+    """Return the names that the SQL of a node may use for columns."""
     if isinstance(node, StateMerge):
         return (*VISIBLE, *(name for name, _ in node.inputs))
     assert isinstance(node, Apply)
@@ -308,7 +308,7 @@ def _refuse(sql: str, why: str) -> MigrationError:
 
 
 def _walk(value: object) -> Iterator[dict[str, Any]]:
-    """Every node in the JSON of `TreeNode.toJSON`, including nodes inside fields of other nodes."""
+    """Yield every node in the JSON of `TreeNode.toJSON`, also nodes inside fields of other nodes."""
     if isinstance(value, dict):
         if "class" in value:
             yield value

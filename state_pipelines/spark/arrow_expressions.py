@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class OwnFunction(StrEnum):
-    """Function of an expression that Arrow does not have."""
+    """Functions of expressions that Arrow lacks, and this module computes."""
 
     COLUMN = "column"
     LITERAL = "literal"
@@ -48,22 +48,23 @@ class OwnFunction(StrEnum):
 
 
 def divide(left: Any, right: Any) -> Any:
-    """The quotient of doubles."""
+    """Return the quotients of doubles; a zero divisor is an error, as in Spark's ANSI mode."""
     return pc.divide(left, _refuse_zero(left, right))
 
 
 def divide_whole(left: Any, right: Any) -> Any:
-    """The quotient of longs, rounded toward zero."""
+    """Return the quotients of longs, rounded toward zero; a zero divisor is an error, as in Spark's ANSI mode."""
     return pc.divide_checked(left, _refuse_zero(left, right))
 
 
 def remainder(left: Any, right: Any) -> Any:
-    """The remainder of numbers, with the sign of the dividend."""
+    """Return the remainders of numbers, with the sign of the dividend; a zero divisor is an error."""
     divisor = _refuse_zero(left, right)
     kind = left.type
     values = _to_numpy(divisor, null=1)
     if pa.types.is_integer(kind):
-        # C leaves the remainder of the smallest number and -1 undefined.
+        # In C, the remainder of the smallest number and -1 is undefined. Any remainder by -1 is 0, as any remainder by
+        # 1.
         values = np.where(values == -1, values.dtype.type(1), values)
     with np.errstate(invalid="ignore"):
         found = np.fmod(_to_numpy(left), values)
@@ -71,7 +72,7 @@ def remainder(left: Any, right: Any) -> Any:
 
 
 def _refuse_zero(left: Any, right: Any) -> Any:
-    """The divisor, with 1 for each zero whose dividend is null: the quotient is null there.
+    """Return the divisor, with 1 in place of each zero whose dividend is null, where the quotient is null anyway.
 
     Raises:
         pa.ArrowInvalid: the divisor of a dividend that is not null is zero.
@@ -85,7 +86,7 @@ def _refuse_zero(left: Any, right: Any) -> Any:
 
 
 def _to_numpy(operand: Any, null: int = 0) -> npt.NDArray[Any]:
-    """The numbers of an array or scalar as a numpy array, with `null` for each null."""
+    """Return the numbers of an array or scalar as a numpy array, with `null` for each null."""
     if isinstance(operand, pa.Scalar):
         return np.array(operand.as_py() if operand.is_valid else null, operand.type.to_pandas_dtype())
     filled = pc.fill_null(operand, pa.scalar(null, operand.type)) if operand.null_count else operand
@@ -94,7 +95,7 @@ def _to_numpy(operand: Any, null: int = 0) -> npt.NDArray[Any]:
 
 
 def _restore(values: npt.NDArray[Any], kind: pa.DataType, *operands: Any) -> pa.Array:
-    """The values as an Arrow array, null where an operand is null."""
+    """Return the values as an Arrow array, null where an operand is null."""
     found = pa.array(values, kind)
     for each in operands:
         if isinstance(each, pa.Scalar) or each.null_count:
@@ -103,14 +104,15 @@ def _restore(values: npt.NDArray[Any], kind: pa.DataType, *operands: Any) -> pa.
 
 
 def truncate(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Doubles or floats as whole numbers.
+    """Convert doubles or floats to whole numbers.
 
     Raises:
         pa.ArrowInvalid: a value is NaN, infinite or beyond the range of the type.
     """
     values = _to_numpy(array).astype(np.float64, copy=False)
     limits = np.iinfo(kind.to_pandas_dtype())
-    # As `Math.floor(x) <= MAX && Math.ceil(x) >= MIN`; the largest long is 2^63 as a double, which counts as inside.
+    # Spark's check is `Math.floor(x) <= MAX && Math.ceil(x) >= MIN`. As a double, the largest long is 2^63, which
+    # counts as inside.
     fits = (np.floor(values) <= float(limits.max)) & (np.ceil(values) >= float(limits.min))
     if not fits.all():
         wrong = values[np.argmin(fits)]
@@ -137,17 +139,17 @@ def less_equal(left: Any, right: Any) -> Any:
 
 
 def turn(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """The comparison with swapped operands."""
+    """Return the comparison with swapped operands."""
     return lambda left, right: compare(right, left)
 
 
 def null_safe_equal(left: Any, right: Any, same: Callable[[Any, Any], Any]) -> Any:
-    """Whether two values are the same, or both null."""
+    """Compare values for equality, row by row; two nulls are equal."""
     return pc.or_(pc.fill_null(same(left, right), False), pc.and_(pc.is_null(left), pc.is_null(right)))
 
 
 def is_nan(array: pa.Array) -> pa.Array:
-    """Whether a value is NaN; null is not."""
+    """Mark the values that are NaN; null is not NaN."""
     return pc.fill_null(pc.is_nan(array), False)
 
 
@@ -186,7 +188,7 @@ def take_element(lists: pa.ListArray, index: Any, first: int, *, failing: bool) 
 
 
 def count_elements(lists: pa.ListArray, *, null: int | None) -> pa.Array:
-    """The number of elements of each list; `null` for a list that is null."""
+    """Count the elements of each list; return `null` for a list that is null."""
     found = pc.list_value_length(lists)
     return found if null is None else pc.fill_null(found, null)
 
@@ -297,7 +299,7 @@ class ArrowExpression:
 
         Args:
             columns: by name, arrays of n values.
-            present: bool[n], rows that have a payload. For the others there may be any value, and no error.
+            present: bool[n], rows that have a payload. Other rows may have any result, and raise no error.
 
         Raises:
             MigrationError: a value does not fit its type, or is null where it must not be.
@@ -357,12 +359,12 @@ def _compute(expression: ArrowExpression, rows: _Rows) -> Any:
 
 
 def _compute_guarded(expression: ArrowExpression, rows: _Rows, wanted: Any) -> Any:
-    """Values of an operand; if it may fail, only for the wanted rows, as Spark evaluates no others."""
+    """Compute an operand; if it may fail, only in the wanted rows, because Spark evaluates it in no others."""
     return _compute_where(expression, rows, wanted) if expression.may_fail else _compute(expression, rows)
 
 
 def _needs_more(expression: ArrowExpression, first: Any) -> Any:
-    """The rows in which the result depends on more than the first operand."""
+    """Return the rows in which the result depends on operands after the first one."""
     match expression.function:
         case "and_kleene":
             return pc.fill_null(first, True)
@@ -377,7 +379,7 @@ def _needs_more(expression: ArrowExpression, first: Any) -> Any:
 
 
 def _choose(expression: ArrowExpression, rows: _Rows) -> Any:
-    """Values of a CASE WHEN, whose arguments alternate conditions and values; the last is the ELSE value."""
+    """Compute a CASE WHEN, whose arguments are conditions and values by turns; the last argument is the ELSE value."""
     *pairs, otherwise = expression.arguments
     conditions, values = pairs[::2], pairs[1::2]
     if not any(each.may_fail for each in expression.arguments):
@@ -445,7 +447,7 @@ def translate_expression(expression: Any, present: str) -> ArrowExpression | Non
     while _name(expression) == "Alias":
         expression = expression.child()
     found = _translate(expression, present)
-    # An expression that became a literal has no columns.
+    # An expression without columns was simplified to a literal by Spark.
     return None if found is None or present in found.columns or not found.columns else found
 
 
@@ -489,7 +491,7 @@ def _make_of_lists(
     match name:
         case "GetArrayItem" | "ElementAt" if of.startswith("array<") and arguments[1].type in _INTEGERS:
             failing, first = bool(expression.failOnError()), 0 if name == "GetArrayItem" else 1
-            # The index 0 is an error of `element_at` in any case.
+            # For the index 0, `element_at` fails even when other missing elements give null.
             may_fail = fails or failing or first > 0
             return ArrowExpression(OwnFunction.TAKE_ELEMENT, kind, arguments, (first, failing), may_fail=may_fail)
         case "GetStructField" if of.startswith("struct<"):

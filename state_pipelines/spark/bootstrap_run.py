@@ -131,12 +131,12 @@ def bootstrap(
 
 
 class FrameRows:
-    """Rows of DataFrames; see `RowEngine`."""
+    """Implementation of `RowEngine` for rows that are in DataFrames."""
 
     from_source = staticmethod(from_spark)
 
     def find_schema(self, state: NewState) -> pa.Schema:
-        """Types of the columns that a state takes from its DataFrame.
+        """Return the types of the columns that a state takes from its DataFrame.
 
         Raises:
             UsageError: a column is missing, or an expression cannot be understood.
@@ -144,7 +144,7 @@ class FrameRows:
         return to_arrow_schema(_select(state).schema, timezone="UTC")
 
     def read_rows(self, state: NewState) -> pa.Table:
-        """All rows of a small state."""
+        """Read all rows of a small state."""
         frame = _select(state)
         with translate_failures("the rows cannot be read"):
             return frame.toArrow()
@@ -223,7 +223,7 @@ def _run_tasks(
     with translate_failures(failure):
         observed = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
         rows = observed.mapInArrow(work, "encoded binary").collect()
-    # The processes of one Spark application trust each other, as Spark itself does.
+    # Unpickling is safe here: the processes of one Spark application trust each other, as in Spark itself.
     return counted.get["rows"], [pickle.loads(row["encoded"]) for row in rows]
 
 
@@ -399,10 +399,10 @@ def _order(index: int) -> str:
 
 
 def _find_known(operator: Operator, states: Mapping[str, Aggregate]) -> dict[str, StateMetaInfo]:
-    """The aggregated states that the snapshot already has, by name.
+    """Find the aggregated states that the snapshot already has, by name.
 
     Raises:
-        UnsupportedError: one of them cannot be merged with values of records.
+        UnsupportedError: values of records cannot be merged into one of them.
     """
     known = {}
     for state in operator.states:
@@ -436,7 +436,7 @@ def _select_records(records: DataFrame, key: str, states: Mapping[str, Aggregate
 
 
 def _select_old(operator: Operator, name: str, index: int, rows: DataFrame) -> DataFrame:
-    """The keys and values of a state in the snapshot, in the columns that `rows` has for them."""
+    """Select keys and values of a state in the snapshot, under the column names that `rows` has for them."""
     old = read_rows(rows.sparkSession, operator, name)
     if LIST_INDEX in old.columns:
         elements = F.array_sort(F.collect_list(F.struct(LIST_INDEX, "list_value")))

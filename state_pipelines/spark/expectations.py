@@ -117,7 +117,7 @@ def import_expectations() -> ModuleType:
     for a run of its own doctests and ends it with exit code 0.
 
     Raises:
-        UsageError: it is not installed.
+        UsageError: Great Expectations is not installed.
     """
     main = sys.modules["__main__"]
     named = hasattr(main, "__file__")
@@ -146,8 +146,8 @@ def judge(
     may judge at a time, because all queries see the frame under one name.
 
     Args:
-        frame: the frame; of the session that is active.
-        name: of the suite of expectations; Great Expectations mentions it in its logs.
+        frame: the frame, which belongs to the active session.
+        name: name of the suite of expectations, which Great Expectations mentions in its logs.
         expectations: at least one, for instance `UnexpectedRowsExpectation`, whose query names the frame `{batch}`.
         cache: keep the frame in memory or on local disk meanwhile. Every expectation reads it once or twice.
 
@@ -205,13 +205,13 @@ def _result_format(expectation: Expectation, keys: Sequence[str]) -> dict[str, A
 
 
 def find_summary_format(keys: Sequence[str]) -> dict[str, Any]:
-    """Result format that shows the keys of offending rows."""
+    """Return the result format with which Great Expectations returns the keys of offending rows."""
     named = {"unexpected_index_column_names": list(keys)} if keys else {}
     return {"result_format": "SUMMARY", "partial_unexpected_count": SAMPLE_SIZE, **named}
 
 
 def sample_rows(expectation_arguments: Mapping[str, Any], details: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Offending rows of a result of Great Expectations, as values that JSON has."""
+    """Return offending rows of a result of Great Expectations, at most `SAMPLE_SIZE`, as values that JSON has."""
     rows = (details.get("details") or {}).get("unexpected_rows")
     if rows is None:
         rows = details.get("partial_unexpected_index_list")
@@ -328,7 +328,7 @@ def _show_observed(found: Judgement) -> str:
 
 
 def describe_wanted(wanted: RowExpectation) -> str:
-    """An expectation with its arguments, on one line."""
+    """Format an expectation with its arguments, on one line."""
     return f"{wanted.type}({', '.join(f'{name}={value!r}' for name, value in wanted.arguments)})"
 
 
@@ -451,10 +451,10 @@ class Suite:
     Attributes:
         operator: uid, id or name of the operator.
         state: name of the state.
-        expectations: each with its severity: `critical`, `warning` or `info`.
+        expectations: the expectations, each with its severity: `critical`, `warning` or `info`.
         file: where it is written.
-        line: of the suite in the file, from 1; 0 if it is not known, as in Python files.
-        lines: those of the expectations.
+        line: line of the suite in the file, from 1; 0 if it is not known, as in Python files.
+        lines: lines of the expectations; empty if they are not known.
         optional: snapshots need not have the state.
     """
 

@@ -192,7 +192,7 @@ class FieldStage:
         keys = [name for name in VISIBLE if hidden(name) in frame.columns]
         shown += [F.col(hidden(name)).alias(name) for name in keys if name not in self.fields]
         kept = [PRESENT, *map(hidden, keys)]
-        # Null stays null: nothing is computed of a payload that is not there.
+        # Null stays null: no SQL is evaluated where the payload is null.
         values = [self._compute(sql, present).alias(field_column(name)) for name, sql, _ in self.columns]
         made = frame.select("*", *shown).select(*kept, *values)
         wanted = {field_column(name): kind for name, _, kind in self.columns}
@@ -249,7 +249,7 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
     """Split a flow into its fields; return None if it cannot be computed field by field.
 
     Raises:
-        MigrationError: Spark refuses an expression, or one gives other values each time.
+        MigrationError: Spark refuses an expression, or an expression is not deterministic.
     """
     *steps, read = walk_flow(flow)
     gathering = next((each for each in steps[-1:] if isinstance(each, Apply) and is_gathering(each)), None)
@@ -500,7 +500,7 @@ class _Finder:
         wanted: tuple[str, ...],
         types: list[dict[str, pa.DataType]],
     ) -> pa.StructScalar:
-        """The values of fields that are the same in every row."""
+        """Evaluate the fields that have the same value in every row."""
         stages, _, _ = self._prune(columns, wanted, types)
         frame = self.spark.range(1).select(F.lit(True).alias(PRESENT))
         for stage in stages:
@@ -592,13 +592,13 @@ class FieldwiseRows:
         return list_columns(self.flow.before, fields, keys=self._keys, hashed=self.hashed)
 
     def read(self, split: KeyedSplit) -> Iterator[MigratedRows]:
-        """The rows of a split."""
+        """Read a split, and apply the flow to its rows."""
         for batch in replace(split, options=self.options).batches():
             if len(batch):
                 yield self.make_rows(batch)
 
     def make_rows(self, batch: pa.RecordBatch) -> MigratedRows:
-        """The rows of a batch, which has the columns of `options`."""
+        """Apply the flow to a batch with the columns of `options`."""
         shape, gathered = self.flow.before, self.flow.gathered
         rows = batch if gathered is None else gathered.gather(batch, shape.column)
         payload = rows.column(self.flow.start.column)
@@ -611,7 +611,7 @@ class FieldwiseRows:
         return MigratedRows(batch, self._make_columns(rows, new))
 
     def _choose_fields(self, used: frozenset[str]) -> tuple[str, ...]:
-        """The fields that are read; none where the payload is read as a whole."""
+        """Choose the fields to read; none if the payload is read as a whole."""
         if self.flow.whole or self.flow.gathered is not None:
             return ()
         kind = column_type(derive_layout(self.flow.before.payload, self.layouts))
@@ -647,7 +647,7 @@ class FieldwiseRows:
 
 
 def split_rows(operator: Operator, name: str, opaque_values: OpaqueValues = OpaqueValues.ALL) -> tuple[KeyedSplit, ...]:
-    """The splits of a keyed state, without columns yet."""
+    """Return the splits of a keyed state; a reader chooses their columns later."""
     state = operator.state(name)
     assert isinstance(state, KeyedState)
     layout = derive_row_layout(operator, name, opaque_values)
@@ -655,7 +655,7 @@ def split_rows(operator: Operator, name: str, opaque_values: OpaqueValues = Opaq
 
 
 def derive_row_layout(operator: Operator, name: str, opaque_values: OpaqueValues = OpaqueValues.ALL) -> KeyedLayout:
-    """The layout by which the rows of a keyed state are read."""
+    """Return the layout with which the rows of a keyed state are read."""
     state = operator.state(name)
     assert isinstance(state, KeyedState)
     return state.derive_layout(replace(operator.snapshot.layout_context, opaque_values=opaque_values))
@@ -672,13 +672,13 @@ def choose_fields(kind: pa.DataType, wanted: Collection[str]) -> tuple[str, ...]
 def list_columns(
     shape: StateShape, fields: tuple[str, ...], *, keys: tuple[str, ...] = (), hashed: bool = False
 ) -> TableOptions:
-    """Columns that a task reads: keys as bytes, payload, and the other columns of a row.
+    """List the columns that a task reads: keys as bytes, payload, and the other columns of a row.
 
     Args:
-        shape: of the rows.
-        fields: of the payload; without any it is read as a whole.
-        keys: other columns.
-        hashed: also the key group that the hash of each key gives.
+        shape: shape of the rows.
+        fields: fields of the payload; if there are none, it is read as a whole.
+        keys: further columns.
+        hashed: add the key group that the hash of each key gives.
     """
     columns = ["key_group", "key_bytes", *keys]
     columns += ["list_index"] if shape.kind == StateKind.LIST and "list_index" not in keys else []
@@ -691,7 +691,7 @@ def list_columns(
 def _find_inputs(
     batch: pa.RecordBatch, payload: pa.StructArray, used: Collection[str], keys: tuple[str, ...]
 ) -> dict[str, pa.Array]:
-    """Columns that expressions read, in the types of Spark."""
+    """Return the columns that expressions read, in Spark's types."""
     fields = zip(payload.type, payload.flatten(), strict=True)
     columns = {name: array for each, array in fields if (name := field_column(each.name)) in used}
     columns |= {hidden(name): batch.column(name) for name in keys}
@@ -723,12 +723,12 @@ def run_on_rows(
 
 @dataclass(frozen=True)
 class _OnSplit(Generic[Result]):
-    """A task on the rows of one split."""
+    """Task that reads the rows of one split, and runs a `RowsTask` on them."""
 
     rows: FieldwiseRows
     split: KeyedSplit
     task: RowsTask[Result]
 
     def run(self) -> Result:
-        """Do the work."""
+        """Read the rows, and run the task on them."""
         return self.task.run(self.rows.read(self.split))

@@ -179,7 +179,7 @@ def set_split(
 
 
 def _spread(batch: pa.RecordBatch, elements: _Elements) -> pa.RecordBatch:
-    """A row per split, and one for an element without splits."""
+    """Replace each element by a row per split; an element without splits keeps one row."""
     found = [[*elements.codec.rows(value)] for value in elements.read(batch.column(PAYLOAD))]
     counts = np.array([max(1, len(each)) for each in found], np.int64)
     repeated = batch.take(pa.array(np.repeat(np.arange(len(batch)), counts)))
@@ -228,9 +228,9 @@ def group_rows(
     Args:
         frame: the rows.
         keys: names of the columns that are equal for the rows of one key.
-        shape: of the state.
-        layouts: of its serializers.
-        aggregates: over the rows of a key.
+        shape: shape of the state.
+        layouts: context of the layouts of its serializers.
+        aggregates: aggregates over the rows of a key.
     """
     frame, compared = separate_keys(frame, keys, shape, layouts)
     # Keys with floating-point numbers are grouped by their bytes: by value, Spark would return 0.0 for -0.0.
@@ -243,7 +243,7 @@ def group_rows(
 def separate_keys(
     frame: DataFrame, keys: Sequence[str], shape: StateShape, layouts: LayoutContext
 ) -> tuple[DataFrame, list[str]]:
-    """The frame, with `BYTES` where `keys` hold floating-point numbers, and the columns that Spark compares."""
+    """Return the frame and the columns by which Spark compares keys; floating-point keys are replaced by `BYTES`."""
     inexact = [name for name in keys if _holds_floats(frame.schema[name].dataType)]
     if not inexact:
         return frame, list(keys)
@@ -286,7 +286,7 @@ def _serialize(column: Column, serializer: Serializer, layouts: LayoutContext) -
         valid = np.asarray(values.is_valid())
         return found.take(pa.array(np.cumsum(valid) - 1, mask=~valid))
 
-    # Spark derives the kind of function from its type hints, which the stubs do not know.
+    # Spark derives the kind of UDF from the type hints of `work`; the type stubs of pyspark do not know that.
     make: Any = arrow_udf
     found: Column = make(work, BinaryType())(column)
     return found
@@ -355,7 +355,7 @@ class UnitedSessions:
         return frame.withColumn(_NEW_SESSION, united).withColumn(_NEW_STORED, F.first(STORED_UNDER).over(whole))
 
     def list_rows(self) -> DataFrame:
-        """The rows of the new state of sessions; lists are ordered by the first old session of each new one."""
+        """Return the rows of the new state of sessions; lists are ordered by the first old session of each new one."""
         positions = [name for name in (ORDER, INDEX) if name in self.frame.columns]
         group = Window.partitionBy(*self.compared, _GROUP).orderBy(*positions)
         frame = self.unite().withColumn(hidden("number"), F.row_number().over(group))
@@ -374,15 +374,16 @@ class UnitedSessions:
         Timers at the end of a session or later, such as for allowed lateness, keep their distance to its end.
 
         Args:
-            rows: under new keys, with `OLD_KEY`.
-            role: of the state.
+            rows: rows of the state under new keys, with `OLD_KEY`.
+            role: role of the state.
         """
         old, new = (STORED_UNDER, _NEW_STORED) if role is SessionRole.STORED else (SESSION, _NEW_SESSION)
         found = self.unite().select(OLD_KEY, F.col(old).alias(NAMESPACE), F.col(new).alias(SESSION))
         joined = rows.join(found.dropDuplicates([OLD_KEY, NAMESPACE]), [OLD_KEY, NAMESPACE], "left")
         if TIMESTAMP in joined.columns:
             moved = F.col(TIMESTAMP) + (F.col(SESSION)["end"] - F.col(NAMESPACE)["end"])
-            # Timers of SQL are in local time, so they are not compared; all are for the end of a session.
+            # Timers of Flink SQL are in local time and cannot be compared with windows, but all of them are for the end
+            # of a session.
             at_end = F.lit(True) if self.is_sql else F.col(TIMESTAMP) >= F.col(NAMESPACE)["end"] - 1
             time = F.when(F.col(SESSION).isNotNull() & at_end, moved).otherwise(F.col(TIMESTAMP))
             joined = joined.withColumn(TIMESTAMP, time)
@@ -476,7 +477,7 @@ class Stage:
 
     @cached_property
     def _exposed(self) -> DataFrame:
-        """The frame with the columns that SQL may name added."""
+        """The frame, with columns added under the names that SQL may use."""
         return self._expose_opaque() if self._is_opaque else self._expose_plain()
 
     def _expose_opaque(self) -> DataFrame:
@@ -538,7 +539,7 @@ class Stage:
         shown = [F.col(hidden(name)).alias(name) for name in VISIBLE if self._has(name) and name not in fields]
         if "value" not in fields:
             shown.append(F.col(PAYLOAD).alias("value"))
-        # Every call costs a question to the JVM: all fields are asked for at once.
+        # Each call of the JVM takes time, so all fields are selected by one call.
         return self.frame.select("*", *shown, *([F.col(f"{PAYLOAD}.*")] if fields else []))
 
     def _has(self, name: str) -> bool:
@@ -552,7 +553,7 @@ class Stage:
 
     def _fold_fields(self, columns: Iterable[tuple[str, str]]) -> None:
         """Evaluate constant fields as `_fold` does, including their casts to the types of the fields."""
-        # Names alone hold no constants; they are cast where the payload is made.
+        # A bare name has no constants to evaluate; it is cast when the payload is made.
         sqls = {name: sql for name, sql in columns if find_bare(sql) is None}
         if self.folding and sqls:
             made = self._exposed.select(*(F.expr(sql).alias(name) for name, sql in sqls.items()))
@@ -588,7 +589,7 @@ class Stage:
         return self._close_up(frame.where(F.col(flag)).drop(flag))
 
     def _close_up(self, frame: DataFrame) -> DataFrame:
-        """Renumber the elements that remain in lists."""
+        """Renumber the elements of lists after some were removed."""
         if self.after.kind not in (StateKind.LIST, *LIST_KINDS):
             return frame
         owner = list(map(hidden, ("key_group", "key_bytes") if self.after.kind == StateKind.LIST else ("subtask",)))
@@ -662,7 +663,7 @@ class Stage:
 
     @staticmethod
     def _find_key_field(field: str) -> Column:
-        """A field of the key of the state, or of the key of a map: `map_key.f0`."""
+        """Return the column of a field of the key, or of the key of a map (`map_key.f0`)."""
         column, _, name = field.rpartition(".")
         return F.col(hidden(column or "state_key")).getField(name)
 
@@ -713,7 +714,7 @@ class Stage:
         first = F.col(hidden("map_key" if is_map else "list_index"))
         pairs = F.collect_list(F.struct(first.alias("key"), F.col(PAYLOAD).alias("value")))
         if is_orderable(self.frame.schema[PAYLOAD].dataType):
-            # Keys differ, so that values are never compared.
+            # The keys (or list indexes) differ, so that sorting the pairs never compares values.
             collected = F.sort_array(pairs)
         else:
             collected = F.array_sort(
@@ -743,7 +744,7 @@ class Stage:
         return self._conform_payload(frame)
 
     def _change_keys(self, stage: flows.Rekey, *, others: Sequence[Column] = ()) -> DataFrame:
-        """The rows under their new keys, with the ordering columns, before rows of one key are merged."""
+        """Give the rows their new keys, and columns for their order; rows of one new key are not merged yet."""
         key = hidden("state_key")
         kind = self.frame.schema[key].dataType
         fields = kind.names if isinstance(kind, StructType) else []
@@ -802,7 +803,7 @@ class Stage:
         return self._close_up(kept.select(*self.frame.columns))
 
     def find_unfit_keys(self, stage: flows.Rekey) -> DataFrame:
-        """Rows whose new key is null or, where that is an error, equal to another row's; with old and new key."""
+        """Find rows whose new key is null or, if that is an error, equal to another row's; show old and new key."""
         key, old, count = hidden("state_key"), hidden("old_key"), hidden("count")
         frame = self._change_keys(stage, others=[F.col(key).alias(old)])
         keys = [name for name in map(hidden, (*KEYS, "timestamp")) if name in frame.columns]
@@ -818,7 +819,7 @@ class Stage:
         return unfit.orderBy(*(F.col(each) for each in keys), hidden("order")).select(*shown)
 
     def hash_new_keys(self, stage: flows.Rekey) -> DataFrame:
-        """Compute a column: the hash of the bytes of each new key, as canonical savepoints have them."""
+        """Compute a column with a hash of the bytes of each new key; the bytes are those of canonical savepoints."""
         frame = self._change_keys(stage)
         serializers = dict(
             zip(map(hidden, KEYS), (self.after.key, self.after.namespace, self.after.map_key), strict=True)

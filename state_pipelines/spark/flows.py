@@ -48,20 +48,20 @@ if TYPE_CHECKING:
 
 
 class FrameReader(Protocol):
-    """Reads states as frames with the columns that stages know: `PAYLOAD`, and others under `hidden` names."""
+    """Reader of states as frames with the columns that stages know: `PAYLOAD`, and others under `hidden` names."""
 
     def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
-        """The rows of a state; see `StateFrames.read`."""
+        """Read the rows of a state; see `StateFrames.read`."""
 
 
 @dataclass
 class StateFrames:
-    """Reads keyed states of one operator as frames; a state that several flows need is read once.
+    """Reader of keyed states of one operator as frames; a state that several flows need is read once.
 
     Attributes:
         operator: the operator; its snapshot need not be published.
-        shared: states that several flows need.
-        opaque_values: the values that are passed on as their bytes.
+        shared: names of the states that several flows need.
+        opaque_values: the opaque values that stay bytes.
     """
 
     spark: SparkSession
@@ -71,10 +71,10 @@ class StateFrames:
     _frames: dict[tuple[str, tuple[str, ...]], DataFrame] = field(default_factory=dict)
 
     def read(self, name: str, keys: tuple[str, ...], *, stored: bool = False) -> DataFrame:
-        """The rows of a state.
+        """Read the rows of a state.
 
         Args:
-            name: of the state.
+            name: name of the state.
             keys: columns of the key that are decoded.
             stored: add a copy of the payload, `STORED`, which no stage changes.
         """
@@ -202,11 +202,11 @@ class FlowRunner:
         return tuple(self._build(each, KEYS) for each in flows.list_beside(stage))
 
     def find_unfit_keys(self, flow: Flow, limit: int) -> list[dict[str, Any]]:
-        """Rows whose new key is null, or the same as that of other rows, with the old key and the new one.
+        """Find rows whose new key is null, or the same as that of other rows, with the old key and the new one.
 
         Args:
             flow: one with a change of the key.
-            limit: rows at most.
+            limit: maximum number of rows.
         """
         keys = find_keys(flow)
         found = (each for each in flows.walk_flow(flow) if isinstance(each, Apply))
@@ -219,7 +219,7 @@ class FlowRunner:
         return [json.loads(row[0]) for row in rows.select(F.to_json(F.struct("*"))).collect()]
 
     def count_new_keys(self, flow: Flow) -> int | None:
-        """Number of new keys with different bytes, in a flow that ends with a change of the key.
+        """Count the new keys with different bytes, in a flow that ends with a change of the key.
 
         It does not depend on which keys Spark takes for equal. Return None for other flows, and if sessions merge.
         """
@@ -258,7 +258,7 @@ class FlowRunner:
         return self._evaluate_merge(flow, grouped, names)
 
     def _join_beside(self, flow: StateMerge, frames: list[DataFrame]) -> DataFrame:
-        """The entries of a map, with the values of other states under the same key and namespace."""
+        """Join the entries of a map with the values of other states under the same key and namespace."""
         keys = [hidden(name) for name in KEYS[:2]]
         joined, compared = separate_keys(frames[0], keys, flow.inputs[0][1].shape, self.layouts)
         joined = joined.withColumnRenamed(PAYLOAD, hidden("from_0"))
@@ -298,7 +298,7 @@ def _no_time() -> Column:
 
 
 def _identity(columns: list[str]) -> list[str]:
-    """The identifying columns of a row of a state without lists."""
+    """Return the columns that identify a row; for states other than list states."""
     if hidden("key_bytes") in columns:
         return [hidden("key_group"), hidden("key_bytes")]
     return [name for name in map(hidden, ("key_group", *KEYS, "timestamp")) if name in columns]
@@ -325,7 +325,7 @@ _ROW_COLUMNS = ("key_group", "key_bytes", *KEYS, "timestamp", "list_index", TTL_
 
 
 def to_rows(frame: DataFrame, shape: StateShape) -> DataFrame:
-    """A frame of `FlowRunner` with the columns that `RecordEncoder` takes."""
+    """Convert a frame of `FlowRunner` to the columns that `RecordEncoder` takes."""
     present = [name for name in _ROW_COLUMNS if hidden(name) in frame.columns]
     if "key_bytes" in present:
         # Keys that are given as bytes are written as they are; their decoded columns are not needed.

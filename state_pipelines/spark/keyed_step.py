@@ -88,7 +88,8 @@ class KeyedSettings:
         job_id: 32 hexadecimal digits, which name the directory of the job below that of the checkpoints. Default
             derived from `uid`, so that the next run finds the checkpoints of this one. In a streaming query it is
             derived from the id of the query, which stays the same as long as its `checkpointLocation` does, and from
-            `uid`. Only calls outside of a query give a `job_id`; they number their batches consecutively from 0.
+            `uid`. Only calls outside of a query give a `job_id`; with `keyed_batches` they number their batches
+            consecutively from 0.
         parallelism: number of subtasks; default as many as Spark runs tasks.
         max_parallelism: number of key groups; default that of the restored state, else Flink's.
         order_by: columns by which the rows of a subtask are ordered; without them their order is Spark's, and another
@@ -175,7 +176,7 @@ def _take_settings(
         update_wrapper(take, run)
         parameters = [signature(run).parameters["df"], *signature(make).parameters.values()]
         vars(take)["__signature__"] = signature(run).replace(parameters=parameters)
-        # Unlike its type it takes the rows by name, too.
+        # The annotated type does not say that `df` may be given by name as well.
         return take  # type: ignore[return-value]
 
     return decorate
@@ -206,10 +207,10 @@ class KeyedStep(ProcessSettings):
     """A keyed function, its state, and its snapshot.
 
     Attributes:
-        checkpoint_id: of the checkpoint to take; default the one after the last.
+        checkpoint_id: id of the checkpoint to take; by default the last one plus 1.
         deliver: gets the output before the snapshot is published; if it fails, nothing is published.
         out_of_orderness: milliseconds by which rows may be late, in place of a watermark; see `keyed_batches`.
-        schedule: of the stream whose batch this is; default one that begins with the run.
+        schedule: schedule of checkpoints of the stream whose batch this is; by default one that begins with the run.
         clock: the clock of checkpoints.
     """
 
@@ -339,7 +340,7 @@ class KeyedStep(ProcessSettings):
                 result = self._attempt(run, coordinator)
             except StateError as error:
                 failure = coordinator.failure
-                # A savepoint is asked for once, and its caller hears of its failure.
+                # Failed savepoints are not tolerated: the caller who has asked for one gets the error.
                 if failure is None or not failure.reason.counts or self.savepoint is not None:
                     raise
                 if counter.is_tolerable(failure):
@@ -409,7 +410,7 @@ def _to_texts(options: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def _restore(coordinator: CheckpointCoordinator, snapshot: Snapshot | None, *, is_checkpoint: bool) -> None:
-    """Take over the checkpoints of earlier runs of the job, and the restored snapshot."""
+    """Let the coordinator take over the checkpoints of earlier runs of the job, and the restored snapshot."""
     latest = coordinator.recover() if is_checkpoint else None
     known = {each.location for each in coordinator.completed.all}
     if snapshot is None and latest is not None:

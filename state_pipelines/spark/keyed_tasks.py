@@ -211,10 +211,10 @@ def check_windows(
 
 
 def check_broadcast_states(function: Function, descriptors: Sequence[MapStateDescriptor]) -> None:
-    """Refuse descriptors of broadcast states that the function does not have or need.
+    """Refuse missing or wrong descriptors of broadcast states, and those for a function without a broadcast input.
 
     Raises:
-        UsageError: the function has no broadcast input, or an object is no descriptor of a map.
+        UsageError: the descriptors do not fit the function.
     """
     if not isinstance(function, KeyedBroadcastProcessFunction):
         if descriptors:
@@ -397,13 +397,13 @@ class InputRows:
 
 
 class ConnectedOperator(KeyedCoProcessOperator):
-    """Runs a `KeyedCoProcessFunction` over rows of `connect`.
+    """Operator that runs a `KeyedCoProcessFunction` over rows of `connect`.
 
     Args:
         function: that the user wrote.
         key_selector: finds the key in such a row.
         key_type: type of the keys.
-        options: as of `KeyedOperator`.
+        options: see `KeyedOperator`.
     """
 
     def __init__(
@@ -433,14 +433,14 @@ class ConnectedOperator(KeyedCoProcessOperator):
 
 
 class ConnectedBroadcastOperator(KeyedBroadcastProcessOperator):
-    """Runs a `KeyedBroadcastProcessFunction` over rows of `connect`.
+    """Operator that runs a `KeyedBroadcastProcessFunction` over rows of `connect`.
 
     Args:
         function: that the user wrote.
         key_selector: finds the key in a row with one.
         key_type: type of the keys.
         broadcast_state_descriptors: of the broadcast states.
-        options: as of `KeyedOperator`.
+        options: see `KeyedOperator`.
     """
 
     def __init__(
@@ -547,7 +547,7 @@ class KeyPartitioner:
             pa.array([known[each.name]] * count, each.type) if each.name in known else pa.nulls(count, each.type)
             for each in schema
         ]
-        # Arrow's streams have one schema, down to the fields that are never null.
+        # All batches of an Arrow stream must have one schema, nullability included.
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         return rows.append_column(_FIELD, pa.array(range(-count, 0), pa.int32()))
 
@@ -836,7 +836,7 @@ class KeyedTask:
             return self.watermark
         if len(highest) < self.timed_inputs:
             return None
-        # As in Flink, the input that is behind holds the watermark.
+        # As in Flink, the input with the lowest event time determines the watermark.
         return min(highest.values()) - self.out_of_orderness - 1
 
     def _emit(self, values: Sequence[Any]) -> Iterator[pa.RecordBatch]:
@@ -916,12 +916,12 @@ class KeyedTask:
 
 
 class RowWindowOperator(WindowOperator):
-    """Collects rows, or the values of one of their columns, in windows.
+    """Operator that collects rows, or the values of one of their columns, in windows.
 
     Args:
-        arguments: as of `WindowOperator`.
+        arguments: see `WindowOperator`.
         element: column whose values are the elements; None for rows.
-        options: as of `WindowOperator`.
+        options: see `WindowOperator`.
     """
 
     def __init__(self, *arguments: Any, element: str | None, **options: Any) -> None:
@@ -1010,10 +1010,10 @@ class KeyedProcessResult:
 
 
 class KeyedRun:
-    """Runs the tasks, and takes the checkpoint or savepoint at their end.
+    """Run of a keyed function: its tasks, and the checkpoint or savepoint at their end.
 
     Attributes:
-        metrics: of the function, of each subtask, when the tasks have ended.
+        metrics: metrics of the function in each subtask, once the tasks have ended.
     """
 
     def __init__(
@@ -1049,7 +1049,7 @@ class KeyedRun:
             order = ([sql.col(INPUT).desc()] if task.has_broadcast else []) + [sql.col(each) for each in self._order_by]
             if order:
                 rows = rows.sortWithinPartitions(*order)
-            # Computed once: a second computation would take another snapshot.
+            # Compute the results only once: a second computation would take another snapshot.
             results = rows.mapInArrow(task.run, emitted).localCheckpoint(eager=True)
             is_end = sql.col(METRICS).isNotNull()
             marked = results.where(is_end).select(ACKNOWLEDGEMENT, METRICS).collect()

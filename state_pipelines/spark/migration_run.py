@@ -312,7 +312,7 @@ def _migrate(
                 judged = run_suites(spark, read_back, suites, project=project, operators=changed, title=location.name)
                 own = () if judge is None else judge(read_back)
                 proof = replace(proof, checks=(*proof.checks, *own, *judged.checks), data_docs=judged.data_docs)
-            # Once the result is published, nothing may fail.
+            # The frames are released before the commit, because nothing may fail once the result is published.
             for work in works:
                 work.reader.release()
             transaction.commit(proof)
@@ -335,7 +335,7 @@ def _read_copies(
 
 
 def note_plans(snapshot: Snapshot, plans: Sequence[tuple[Operator, OperatorPlan]]) -> tuple[str, ...]:
-    """Notes for users before a migration: key groups of an older rule, missing elements, and notes of the plans.
+    """List notes for users before a migration: key groups of an older rule, missing elements, and notes of the plans.
 
     Raises:
         FormatError: `_metadata` does not fit files of operator state or databases.

@@ -110,7 +110,7 @@ class OperatorStateReader:
 
 
 def find_state(operator: Operator, name: str) -> NonKeyedState:
-    """A list or broadcast state of an operator."""
+    """Return a list or broadcast state of an operator."""
     found = next(each for each in operator.operator_states if each.name == name)
     assert isinstance(found, NonKeyedState)
     return found
@@ -239,12 +239,12 @@ def _choose(infos: list[StateMetaInfo], *, lists: bool) -> tuple[StateMetaInfo, 
 
 
 def make_encoder(operator: Operator, shape: StateShape, layouts: LayoutContext) -> ElementEncoder:
-    """The encoder of the elements or entries of a state."""
+    """Make the encoder of the elements or entries of a state."""
     return ElementEncoder(shape.info, layouts, operator.snapshot.layout_context)
 
 
 def to_elements(frame: DataFrame, shape: StateShape) -> DataFrame:
-    """A frame of `FlowRunner` with the columns that `ElementEncoder` takes."""
+    """Convert a frame of `FlowRunner` to the columns that `ElementEncoder` takes."""
     column = "map_key" if shape.kind == StateKind.BROADCAST else "list_index"
     columns = {SUBTASK: "subtask", hidden(column): column, PAYLOAD: shape.column}
     stored = [F.col(STORED)] if STORED in frame.columns else []
@@ -252,7 +252,7 @@ def to_elements(frame: DataFrame, shape: StateShape) -> DataFrame:
 
 
 def choose_elements(encoder: ElementEncoder, lost: Iterable[str] = ()) -> RowColumns:
-    """The digested columns of elements or entries; `lost` as in `choose_columns`."""
+    """Choose the columns of elements or entries to digest; `lost` as in `choose_columns`."""
     *keys, payload = encoder.types
     kind = encoder.types[payload]
     return choose_payload(RowColumns(tuple(keys) or ("list_index",), _SUBTASKS, "subtask"), payload, kind, lost)

@@ -242,8 +242,8 @@ class DifferingRows:
 
     Attributes:
         counts: how many, of each kind.
-        rows: examples, those that are missing or unexpected first.
-        other: examples with other values only.
+        rows: examples of missing and of unexpected rows.
+        other: examples of rows that both sides have, with different values.
     """
 
     counts: RecordCounts = field(default_factory=RecordCounts)
@@ -550,7 +550,7 @@ class _FindMisfiled:
     limit: int
 
     def run(self) -> list[tuple[Any, int, int]]:
-        """Find (key, key group, key group of the hash)."""
+        """Return (key, key group, key group by the hash of the key) for each of these records."""
         rows: list[tuple[Any, int, int]] = []
         options = TableOptions(columns=("key_group", "state_key", HASHED), key_hash=True)
         for batch in replace(self.split, options=options).batches():
@@ -607,7 +607,7 @@ class KeyedStates:
     descriptions: ClassVar[dict[str, str]] = DESCRIPTIONS
 
     def make_reader(self, operator: Operator, opaque_values: OpaqueValues = OpaqueValues.ALL) -> StateFrames:
-        """Return the reader of one side."""
+        """Return the reader of the old or the new operator."""
         return StateFrames(self.spark, operator, opaque_values=opaque_values)
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
@@ -616,7 +616,7 @@ class KeyedStates:
         return sums
 
     def choose_old(self, back: Return, layouts: LayoutContext) -> RowColumns:
-        """Choose the digested columns of an old state."""
+        """Choose the columns of an old state to digest."""
         return choose_old(self.before, back, layouts)
 
     def digest_old(self, back: Return, columns: RowColumns, layouts: LayoutContext) -> Sums:
@@ -676,7 +676,7 @@ class KeyedStates:
 
 
 def _join_sides(came: Digested, written: Digested, shared: dict[str, str]) -> Sums:
-    """Digests of the downgraded rows; those of unchanged values are taken from the written rows."""
+    """Return the digests of downgraded rows; digests of unchanged values are taken from the written rows."""
     if not shared:
         return came.sums
     same = {ROWS: ROWS, DIGEST_KEYS: DIGEST_KEYS, NULLS: NULLS} | shared
@@ -703,7 +703,7 @@ class OperatorStates:
     }
 
     def make_reader(self, operator: Operator, opaque_values: OpaqueValues = OpaqueValues.ALL) -> OperatorStateReader:
-        """Return the reader of one side, of all copies of broadcast state."""
+        """Return the reader of the old or the new operator, with all copies of broadcast state."""
         return OperatorStateReader(self.spark, operator, all_copies=True, opaque_values=opaque_values)
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
@@ -714,7 +714,7 @@ class OperatorStates:
         return {each.subtask: copy for each in find_state(self.after, name).subtask_states} if copy else {}
 
     def choose_old(self, back: Return, layouts: LayoutContext) -> RowColumns:
-        """Choose the digested columns of an old state."""
+        """Choose the columns of an old state to digest."""
         return choose_elements(make_encoder(self.before, back.shape, layouts), back.lost)
 
     def digest_old(self, back: Return, columns: RowColumns, layouts: LayoutContext) -> Sums:
@@ -783,7 +783,7 @@ class _Prover:
         self.notes = {name: trip.note for name, trip in self.trips.items() if trip.note}
 
     def prove(self) -> ProofReport:
-        """The report of all states of the operator that change."""
+        """Make the report on all states of the operator that change."""
         started = time.monotonic()
         changed = self.plan.changed
         results: list[GroupResult] = []
@@ -873,7 +873,7 @@ class _Prover:
         return (judge_rows(frame, self.before.label, name, wanted),)
 
     def _find_rows(self, results: list[GroupResult]) -> dict[str, DifferingRows]:
-        """Rows that differ, by failed check; both sides are read once for all checks but the round trip."""
+        """Find the rows that differ, by failed check; both sides are read once for all checks but the round trip."""
         failed = {name for name in COMPARED if differ(results, name)}
         found: dict[str, DifferingRows] = {}
         if written := failed - {ROUND_TRIP}:

@@ -113,7 +113,7 @@ class RowColumns:
         return times if self.kind is None else (NULLS, *((VALUES,) if self.fields is None else self.fields), *times)
 
     def has_losses(self, name: str) -> bool:
-        """Return whether something inside a field is left out of its digest."""
+        """Return whether nested fields of a field are left out of its digest."""
         return any(each.startswith((f"{name}.", f"{name}[")) for each in self.lost)
 
 
@@ -184,7 +184,7 @@ def combine(found: Iterable[Digested]) -> Digested:
 
 
 class RowDigest:
-    """Adds up the digests of rows, batch by batch."""
+    """Sums of the digests of rows, over batches."""
 
     def __init__(self, columns: RowColumns) -> None:
         self._columns = columns
@@ -238,7 +238,7 @@ class RowDigest:
 
     @property
     def result(self) -> Digested:
-        """The digests of the added rows."""
+        """Digests and counts of all rows that were added."""
         return Digested(self._digest.sums, self._misfiled, self._unhashed)
 
 
@@ -266,7 +266,7 @@ class RowDigests:
 
 
 class WrittenDigest:
-    """Digests rows while they are written."""
+    """Digests of old and new rows, computed while the new rows are written."""
 
     def __init__(self, wanted: RowDigests | None) -> None:
         self._wanted = wanted
@@ -318,7 +318,7 @@ def find_types(layout: KeyedLayout) -> dict[str, pa.DataType]:
 
 
 def restore_types(rows: pa.RecordBatch, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
-    """Rows from Spark in the types of `find_types`.
+    """Convert rows from Spark to the types of `find_types`.
 
     Raises:
         ValueRangeError: a value does not fit its type.
@@ -359,7 +359,7 @@ class ExpectedDigests:
 
 
 def find_payload_type(shape: StateShape, layouts: LayoutContext) -> pa.DataType | None:
-    """Arrow type of the payload of a state; None of timers."""
+    """Return the Arrow type of the payload of a state; None for timers."""
     return None if shape.kind == StateKind.TIMER else column_type(derive_layout(shape.payload, layouts))
 
 
@@ -394,7 +394,7 @@ def share_digests(
         (remaining columns, names of digests with their names among the others).
     """
     if (columns.keys, columns.groups) != (others.keys, others.groups):
-        # Digests of values depend on the identifying columns.
+        # Digests of values can only be shared by rows with the same identifying columns, on which they depend.
         return columns, {}
     fields = columns.fields if columns.fields is not None else (VALUES,)
     pairs = zip(fields, fields, strict=True) if whole else carried
@@ -418,7 +418,7 @@ class _States:
     shapes: Mapping[str, StateShape]
 
     def read(self, name: str) -> DataFrame:
-        """The rows of a state, with decoded keys and `COMPARED`, by which keys are compared."""
+        """Read a state, with decoded keys and the column `COMPARED`, by which keys are compared."""
         frame = StateFrames(self.spark, self.operator).read(name, KEYS)
         key = self.shapes[name].key
         assert key is not None
@@ -426,7 +426,7 @@ class _States:
         return frame.withColumn(COMPARED, compare_key(F.col(KEY), frame.schema[KEY].dataType, key, layouts))
 
     def read_windows(self, names: Collection[str]) -> DataFrame | None:
-        """Keys and windows that states have entries for; None without states."""
+        """Return the keys and windows for which the states have entries; None if `names` is empty."""
         frames = [self.read(name).select(COMPARED, KEY, NAMESPACE) for name in names]
         return (
             reduce(lambda one, other: one.unionByName(other), frames).dropDuplicates([COMPARED, NAMESPACE])
@@ -601,7 +601,7 @@ def _find_lacking(one: DataFrame, other: DataFrame) -> DataFrame:
 
 
 def _find_join_rules(states: _States) -> Iterator[_Rule]:
-    """Rules of `StreamingJoinOperator` (`JoinRecordStateViews`, `OuterJoinRecordStateViews`)."""
+    """Yield the rules of `StreamingJoinOperator` (`JoinRecordStateViews`, `OuterJoinRecordStateViews`)."""
     columns = {name: _find_join_columns(states.shapes[name]) for name in _SIDES if states.is_plain(name)}
     if len(columns) < len(_SIDES) or any(each is None for each in columns.values()):
         return
@@ -655,7 +655,7 @@ def _find_uncounted(name: str, matches: str, other: str, times: str | None) -> C
 
 
 def _find_rank_rules(states: _States) -> Iterator[_Rule]:
-    """The rule of `RetractableTopNFunction`: it counts the rows of each sort key in a sorted map."""
+    """Yield the rule of `RetractableTopNFunction`, which counts the rows of each sort key in a sorted map."""
     names = ("data-state", "sorted-map")
     if not all(map(states.is_plain, names)):
         return

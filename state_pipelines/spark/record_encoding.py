@@ -166,7 +166,7 @@ def encode_frame(frame: DataFrame, writer: RecordSpillWriter, digests: RowDigest
 
 @dataclass(frozen=True)
 class EncodeRows:
-    """Writes the rows of one split into one spill.
+    """Task that writes the rows of one split into one spill.
 
     Attributes:
         writer: writes them.
@@ -230,7 +230,7 @@ class RowsRewrite:
 
 
 class RowsRewriter:
-    """Rewrites the records of a state in one task."""
+    """Rewriter of the records of a state in one task."""
 
     def __init__(self, rewrite: RowsRewrite) -> None:
         self._rewrite = rewrite
@@ -263,7 +263,7 @@ class RowsRewriter:
 
     @property
     def result(self) -> Written:
-        """The digests of all rows."""
+        """Digests of all rows that were rewritten."""
         return Written((), *self._digest.results)
 
 
@@ -336,7 +336,7 @@ class StateEncoding:
     fieldwise: FieldwiseFlow | None
 
     def encode(self) -> EncodedState:
-        """Write its rows into spills.
+        """Write the rows of the state into spills.
 
         Raises:
             StateError: a row cannot be computed or encoded.
@@ -478,7 +478,8 @@ class StateWriter(DataSourceArrowWriter):
         spills = tuple(spill for spill in found if spill is not None)
         with SnapshotTransaction(self.target) as transaction:
             self.plan.write(transaction, _name_spills(self.plan, spills))
-            # Before the savepoint is published, so that a failed commit has published nothing; `abort` tries again.
+            # The spills are removed before publication: if that fails, nothing is published, and `abort` removes them
+            # again.
             remove_directory(self.scratch)
             transaction.commit()
 

@@ -81,7 +81,7 @@ def find_java() -> Path:
 
 
 def read_version(java: Path) -> int | None:
-    """The major version of a `java` program; None when it does not run or is older than 9.
+    """Return the major version of a `java` program; None if it does not run or is older than 9.
 
     Read from the file `release` of the runtime, or else from the list of modules that the program prints.
     """
@@ -205,7 +205,7 @@ class ClassData:
 
 
 def locate_class_data(java: Path) -> ClassData:
-    """The archive for a Java and the Spark that is installed; it may not have been made yet."""
+    """Return the archive for a Java and the installed Spark; it may not have been made yet."""
     return ClassData(java, cache_directory() / f"{_PREFIX}{_identify_installation(java)}-{_identify_content(java)}")
 
 
@@ -284,7 +284,7 @@ def _dump(java: Path, directory: Path, made: ClassData) -> None:
 
 
 def _join_path(path: str) -> str:
-    """A class path with each entry once: Java drops the second when it makes an archive, and misses it later."""
+    """Remove repeated entries from a class path: Java drops them when it makes an archive, and misses them later."""
     return os.pathsep.join(dict.fromkeys(path.strip().split(os.pathsep)))
 
 
@@ -469,8 +469,8 @@ def _session_options(cores: int, memory: str) -> dict[str, str]:
     }
 
 
-# Arrow checks the bounds of every value that is read out of what this package's own workers have sent, at a fifth of
-# the time that reading takes.
+# By default, Arrow checks the bounds of every value that the JVM reads, which takes a fifth of the time of reading. The
+# batches here come from this package's own workers.
 _ARROW_OPTIONS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 # Java's compilers take half the CPU time of a run of some seconds. The second, slow one therefore waits until code has
 # run ten times as often as by default; code that handles each row still gets there. Heap and metaspace start large, so
@@ -564,7 +564,7 @@ _LOOK = (
     f"print(sys.prefix); print(*(each for each in {_NEEDED} if find_spec(each) is None))"
 )
 _REGISTRATION_INTERPRETER = "PYSPARK_PYTHON"
-# Arrow otherwise checks the bounds of every value that the JVM reads from a batch.
+# By default, Arrow checks the bounds of every value that the JVM reads from a batch.
 _ARROW_PROPERTIES = {
     "arrow.enable_unsafe_memory_access": "true",
     "arrow.enable_null_check_for_get": "false",

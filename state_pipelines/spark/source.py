@@ -71,7 +71,7 @@ class FlinkStateSource(DataSource):
         return "flink-state"
 
     def schema(self) -> StructType:
-        """Schema of the state or operator that the options name."""
+        """Return the schema of the state or operator that the options name."""
         check_options(self.options, READ_OPTIONS)
         options = StateOptions.parse(self.options)
         snapshot = open_options(self.options)
@@ -97,7 +97,7 @@ class FlinkStateSource(DataSource):
 
 
 class StateReader(DataSourceReader):
-    """Splits a state, or all keyed states of an operator, into tasks and reads them."""
+    """Reader of a state, or of all keyed states of an operator, which splits it into tasks."""
 
     def __init__(self, options: Mapping[str, str], found: State | Operator | None = None) -> None:
         self._options = options
@@ -116,7 +116,7 @@ class StateReader(DataSourceReader):
         return splits or [EmptySplit(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one split."""
+        """Read the rows of one split."""
         keep_freed_memory()
         if not isinstance(partition, _SPLITS):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")
@@ -183,7 +183,7 @@ IN_FLIGHT = 16
 
 @dataclass(frozen=True)
 class SnapshotSplit(InputPartition):
-    """Snapshots that one task lists."""
+    """The snapshots whose metadata one task reads."""
 
     paths: tuple[str, ...]
 
@@ -205,7 +205,7 @@ class MetadataReader(DataSourceReader):
         return [SnapshotSplit(tuple(found[start : start + size])) for start in range(0, len(found), size)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of some snapshots, a batch for each."""
+        """Read the rows of some snapshots, a batch for each."""
         if not isinstance(partition, SnapshotSplit):
             raise UsageError(f"{type(partition).__name__} is not a split of this source")
 

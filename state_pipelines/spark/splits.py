@@ -118,7 +118,7 @@ class StateOptions:
 
     @property
     def operator_table(self) -> OperatorTableOptions:
-        """Options of the table of all states."""
+        """Options of the table of all keyed states."""
         return OperatorTableOptions(self.states, self.timers, self.table.columns, self.table.raw, self.table.key)
 
     @staticmethod
@@ -208,7 +208,7 @@ class KeyedSplit(InputPartition):
     labels: tuple[str, str]
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The batches of the split: the same rows in the same order for any choice of columns."""
+        """Yield the batches of the split; for any choice of columns they have the same rows in the same order."""
         operator, state = self.labels
         with at(operator=operator, state=state):
             table = KeyedTable(self.layout, self.options, self.reason)
@@ -297,7 +297,7 @@ class UnreadableSplit(InputPartition):
     """A file that cannot be opened; the rows of other files are in other splits.
 
     Attributes:
-        error: why not.
+        error: the error that reading raises.
     """
 
     error: StateError
@@ -399,7 +399,7 @@ def ignoring(batches: Iterator[pa.RecordBatch], ignored: tuple[type[StateError],
 
 
 def find_schema(found: State | Operator, options: StateOptions) -> pa.Schema:
-    """Schema of the batches of the state or operator that the options name."""
+    """Return the schema of the batches of a state or operator."""
     if isinstance(found, Operator):
         return found.make_schema(options.operator_table)
     return found.make_schema(options.table)
@@ -426,7 +426,7 @@ def plan_splits(found: State | Operator, options: StateOptions) -> Iterator[AnyS
 
 
 def split_operator(operator: Operator, options: StateOptions) -> Iterator[OperatorSplit]:
-    """Tasks over all keyed states: whole key groups, about `split_size` bytes of file each.
+    """Yield tasks over all keyed states: whole key groups, about `split_size` bytes of file each.
 
     A key group is never cut here, whatever its size. The states of a key are stored apart in a key group, and only the
     RocksDB backend writes them in the order of their keys: a cut would separate the states of a key.
@@ -443,7 +443,7 @@ def split_operator(operator: Operator, options: StateOptions) -> Iterator[Operat
 
 
 def split_state(state: KeyedState, options: StateOptions) -> Iterator[KeyedSplit]:
-    """Tasks over a keyed state: adjacent key groups of about `split_size` bytes of file each.
+    """Yield tasks over a keyed state: adjacent key groups of about `split_size` bytes of file each.
 
     A key group that is much larger than `split_size` and than the others becomes several tasks (see
     `keyed.keyed_file`); to find where it can be cut, its bytes are read once, here.

@@ -179,7 +179,7 @@ def uses_other_machines(spark: SparkSession) -> bool:
 
 
 def count_cores(spark: SparkSession) -> int:
-    """The number of tasks that a session runs at a time."""
+    """Return the number of tasks that a session runs at a time."""
     return spark.sparkContext.defaultParallelism
 
 
@@ -197,7 +197,8 @@ def run_tasks(spark: SparkSession, tasks: Sequence[Task[Result]], what: str) -> 
         for batch in batches:
             for index in batch.column(0).to_pylist():
                 with log_requests():
-                    # The processes of one Spark application trust each other, as Spark itself does.
+                    # Pickles are safe here: the processes of one Spark application trust each other, as in Spark
+                    # itself.
                     result = pickle.dumps(items[index].run())
                 yield pa.RecordBatch.from_pydict({"index": [index], "result": [result]})
 
@@ -215,7 +216,7 @@ class StateSplit(Protocol):
 
 
 def read_splits(spark: SparkSession, found: Iterable[StateSplit], columns: pa.Schema) -> DataFrame:
-    """The rows of splits as one frame; one task per split, rows in file order.
+    """Read splits as one frame, with one task per split; rows are in the order of the files.
 
     Args:
         spark: the session.

@@ -69,7 +69,7 @@ def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch in the types of `spark_arrow_schema`.
+    """Convert a batch to the types of `spark_arrow_schema`.
 
     Raises:
         ValueRangeError: a timestamp lies outside the range of Spark's microseconds.
@@ -79,7 +79,7 @@ def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def from_spark(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Replace the surrogates in an array from Spark, so that `conform` can bring it into `target`."""
+    """Replace types that stand for others in Spark (see above), so that `conform` can convert the array to `target`."""
     if pa.types.is_null(target):
         return pa.nulls(len(array))
     if pa.types.is_struct(target) and target.num_fields == 0:
@@ -256,7 +256,7 @@ _NOW_WORDS = ("current_", "localtimestamp", "now(")
 
 
 def hidden(name: str) -> str:
-    """The internal name of a column: `name` with `PREFIX`."""
+    """Return the internal name of a column: `name` with `PREFIX`."""
     return PREFIX + name
 
 
@@ -279,7 +279,7 @@ def is_orderable(kind: DataType) -> bool:
 
 
 def spark_type(serializer: Serializer, layouts: LayoutContext) -> DataType:
-    """Spark type of the values of a serializer."""
+    """Return the Spark type of the values of a serializer."""
     kind = column_type(derive_layout(serializer, layouts))
     return spark_schema(pa.schema([("value", kind)]))["value"].dataType
 
@@ -330,7 +330,7 @@ def find_layouts(serializer: Serializer, layouts: LayoutContext) -> tuple[Layout
 
 
 def layout_type(layout: Layout) -> DataType:
-    """Spark type of the values of a layout."""
+    """Return the Spark type of the values of a layout."""
     return spark_schema(pa.schema([("value", column_type(layout))]))["value"].dataType
 
 
@@ -349,7 +349,7 @@ def reinterpret_column(column: Column, source: Layout, target: Layout) -> Column
     def work(array: pa.Array) -> pa.Array:
         return reinterpret_rows(array, source, target)
 
-    # Spark derives the kind of function from its type hints, which the stubs do not know.
+    # Spark derives the kind of UDF from the type hints of `work`; the type stubs of pyspark do not know that.
     make: Any = arrow_udf
     found: Column = make(work, layout_type(target))(column)
     return found

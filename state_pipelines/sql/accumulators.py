@@ -54,11 +54,11 @@ class Buffer:
     """A buffer of an aggregate call.
 
     Attributes:
-        function: of the call, such as SUM.
-        role: VALUE for the result of the call; SUM and COUNT for a sum and a number of values that it keeps as well.
-        argument: text of the arguments; empty for COUNT(*).
+        function: function of the call, such as SUM.
+        role: VALUE if it holds the result of the call; SUM, COUNT or DELIMITER for what the function keeps besides.
+        argument: the arguments as text; empty for COUNT(*).
         distinct: whether the call is DISTINCT.
-        filter: text of the column of FILTER; empty without.
+        filter: the column of FILTER as text; empty without one.
         retracts: whether rows of the input can be retracted from the call.
         not_null: whether no argument can be NULL.
     """
@@ -142,9 +142,9 @@ def derive_accumulator(
     """Derive the accumulator row of aggregate calls.
 
     Args:
-        calls: of the plan.
-        base: columns to which the arguments refer.
-        types: their types.
+        calls: the aggregate calls, as the plan has them.
+        base: rows to whose columns the arguments of the calls refer.
+        types: types of these columns.
         retractions: whether each call has to retract rows.
         count_rows: whether the number of rows is kept.
     """
@@ -174,7 +174,7 @@ def derive_accumulator(
 
 
 def name_column(text: str) -> str:
-    """Return a short name for an expression: the column if it is one, perhaps inside a cast; else its words."""
+    """Return a short name for an expression: that of the column if it is one, perhaps inside a cast; else its words."""
     while cast := _CAST.fullmatch(text):
         text = cast[1]
     plain = _PLAIN_COLUMN.fullmatch(text)

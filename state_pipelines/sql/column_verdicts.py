@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatePair:
-    """A state in both plans; `bare_old` and `bare_new` are the same states, with texts of columns without filters."""
+    """A state in both plans; `bare_old` and `bare_new` are of the plans without filters (`lineage.without_filters`)."""
 
     old: PlannedState
     new: PlannedState
@@ -57,7 +57,8 @@ def compare_rows(
         if len(found) == len(rows):
             source: PlannedRow | None = found[number]
         else:
-            # One layout has the row alone; the other one also has a key, which is computed from the row.
+            # If the numbers of rows differ, one layout has the row only, and the other one also a key that is computed
+            # from the row.
             source = found[-1] if found else None
         if source is None:
             continue

@@ -209,12 +209,12 @@ def _list_extremes(node: NodeSignature) -> Iterator[tuple[str, str]]:
 
 
 def _split_key(node: NodeSignature) -> list[str]:
-    """Return the columns of a key one by one; the key of a join has one text with all columns of each side."""
+    """Return the columns of a key one by one; the key of a join has one text per side, with all columns of the key."""
     return [column for text in node.key for column in (text.split(", ") if node.kind in JOINS else [text])]
 
 
 def _list_key_types(old: NodeSignature, new: NodeSignature) -> Iterator[tuple[str, LogicalType, LogicalType]]:
-    """Yield text, old type and new type of each column of the key; nothing if the columns themselves change."""
+    """Yield each column of the key: its expression, old and new type; nothing if the columns themselves change."""
     before, after = (next((one.key for one in each.bare if one.key is not None), None) for each in (old, new))
     if before is None or after is None or old.key != new.key or len(before.columns) != len(after.columns):
         return
@@ -241,10 +241,10 @@ def _find_key_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
 
 
 def _find_doubtful_columns(old: NodeSignature, new: NodeSignature) -> list[str]:
-    """Return columns with the same text in both plans that may be of different occurrences of a table in the joins.
+    """Return columns that have the same text in both plans, but may be of different occurrences of a joined table.
 
-    If joins read one table several times, the texts number its occurrences in the order of the joins (`other`,
-    `third`). If that order changes, the same text can be of another occurrence.
+    If joins read a table several times, texts mark its occurrences in the order of the joins (`other`, `third`). If
+    that order changes, the same text may be of another occurrence.
     """
     if not any(find_mark(text) for each in (old, new) for text in each.bare_inputs):
         return []
@@ -310,7 +310,7 @@ def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
     if old.kind in JOINS:
         yield from _find_join_changes(old, new)
     elif old.bare_task != new.bare_task and old.kind != "rank" and not _is_shortened(old, new):
-        # These texts name an input by # and its number.
+        # In these texts, inputs are named `#0` and `#1`.
         one, other = (_INPUT.sub("its input", each.bare_task) for each in (old, new))
         yield f"its task changes from {one} to {other}: rows from before were handled by the old one"
 
@@ -346,7 +346,7 @@ def _find_moved_filters(old: NodeSignature, new: NodeSignature) -> list[str]:
 
 
 def _list_filtered_columns(node: NodeSignature) -> Mapping[str, frozenset[str]]:
-    """Map the text without filters of each column of key and states to its texts with filters."""
+    """Map each column of key and states, as text without filters, to its texts with filters."""
     found: dict[str, set[str]] = {}
     for bare, full in zip(node.bare, node.operators, strict=True):
         rows = [
@@ -378,7 +378,7 @@ _MIRRORED = {"LEFT": "RIGHT", "RIGHT": "LEFT"}
 
 
 def _find_options(old: PlanNode, new: PlanNode) -> Iterator[str]:
-    """Yield a remark if options of a source change, such as the topic: the kept offsets are of the old options."""
+    """Yield a remark if options of a source change, such as the topic: the kept offsets belong to the old options."""
     before, after = find_table_options(old), find_table_options(new)
     changed = [
         f"{key} from {before.get(key, 'none')} to {after.get(key, 'none')}"

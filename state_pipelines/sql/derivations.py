@@ -43,7 +43,7 @@ def derive_column(
     *,
     counts: bool = True,
 ) -> DerivedColumn | None:
-    """Find the source of a column of an accumulator in the old state; None if there is none.
+    """Find how to derive a column of an accumulator from the old state; return None if it cannot be derived.
 
     Args:
         new: the column.
@@ -196,7 +196,7 @@ _FOLDS: Mapping[tuple[str, Role], Derivation] = {
 def _fold_view(
     buffer: Buffer, new: PlannedColumn, views: Sequence[PlannedState], *, counts: bool
 ) -> DerivedColumn | None:
-    """Find the view with all values of the arguments of a call."""
+    """Derive a call from the view with all values of its arguments; return None if that is not possible."""
     how = _FOLDS.get((buffer.function, buffer.role))
     extreme = how in (Derivation.FOLD_MAX, Derivation.FOLD_MIN)
     if how is None or buffer.filter or not (buffer.distinct or extreme):
@@ -216,7 +216,7 @@ def _fold_view(
 
 
 def _fold_counted(how: Derivation, buffer: Buffer, views: Sequence[PlannedState]) -> DerivedColumn | None:
-    """Find the state with all values of the argument of MAX or MIN, and the number of rows of each."""
+    """Derive MAX or MIN from the state with all values of the argument, and the number of rows of each value."""
     extremes = [f"values of {function}({buffer.argument})" for function in ("MAX", "MIN")]
     for each in views:
         distinct = each.meaning == f"distinct values of {buffer.argument}" and len(each.calls) == 1

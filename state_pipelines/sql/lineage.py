@@ -210,8 +210,8 @@ class Lineage:
     """The rows that a node emits.
 
     Attributes:
-        columns: text of each column.
-        rows: text of the rows: tables, filters, joins, keys of aggregates.
+        columns: each column as text: its expression over columns of tables.
+        rows: the rows as text: tables, filters, joins, keys of aggregates.
         tables: the tables of these columns; a table that is joined several times is repeated.
     """
 
@@ -273,7 +273,7 @@ def describe_node(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> s
 
 
 def find_mark(text: str) -> str:
-    """Return the last mark in a text (such as `other`) of a table that is joined several times; empty without one."""
+    """Return the last mark of a repeated table in a text, such as `other` (see `_mark_right`); empty without one."""
     found = _REPEATED.findall(text)
     return found[-1] if found else ""
 
@@ -287,7 +287,7 @@ def list_joined_pairs(text: str) -> Mapping[str, frozenset[str]]:
 
 
 def without_filters(plan: Plan) -> Plan:
-    """Return the plan with the conditions of its nodes left out, so that its texts say which columns rows come from."""
+    """Return the plan without the conditions of its nodes, so that its texts only say which columns rows come from."""
     return replace(plan, nodes=tuple(replace(each, content=_drop_conditions(each)) for each in plan.nodes))
 
 
@@ -563,9 +563,9 @@ def find_null_keys(spec: Mapping[str, Any]) -> tuple[bool, ...]:
 
 
 def _mark_right(left: Lineage, right: Lineage) -> str:
-    """Return the mark of the right side's columns in a join, by how often the left side has a table of both sides.
+    """Return the mark for columns of a join's right side, by how often the left side already has one of its tables.
 
-    The columns that a query reads of a table do not matter, so that adding a column does not change other texts.
+    Which columns the query reads of a table does not matter, so that another column does not change other texts.
     """
     times = max((left.tables.count(each) for each in right.tables), default=0)
     if times == 0 and not set(left.columns).isdisjoint(right.columns):
@@ -652,7 +652,7 @@ def _trace_correlate(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage | Non
         if not isinstance(value, Mapping):
             return value
         if value.get("kind") == "FIELD_ACCESS" and _below(value, "expr").get("kind") == "CORREL_VARIABLE":
-            # The variable is the row of the left side.
+            # The correlation variable is the row of the left side.
             return {"kind": "INPUT_REF", "inputIndex": names.index(str(value.get("name")))}
         return {key: resolve(each) for key, each in value.items()}
 

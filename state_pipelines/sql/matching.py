@@ -57,19 +57,19 @@ _STATELESS = (
 
 @dataclass(frozen=True)
 class NodeSignature:
-    """Description of the state of a node, whatever its number is.
+    """Description of the state of a node, independent of its id. Columns and rows are the texts of `Lineage`.
 
     Attributes:
         node: the node.
         kind: of the node; kinds that keep their state in the same way have one name.
         operators: of the node.
-        bare: the operators, with texts without filters.
+        bare: the same operators in the plan without filters (`without_filters`).
         key: texts of the columns of its key, without filters; of a join those of both sides, of a source the table.
         task: what the node does with its inputs.
         bare_task: the same without conditions.
         inputs: texts of the rows of its inputs.
         bare_inputs: the same without filters.
-        filters: conditions of the node and of all nodes above it; of a join those above it.
+        filters: conditions of the node and of all nodes upstream of it; of a join, of the upstream nodes only.
         condition: of a join, its condition apart from the equality of its keys; empty for other nodes.
         order: of a rank, the order by which it chooses rows; of an interval join or a temporal join, the times of both
             sides.
@@ -78,7 +78,7 @@ class NodeSignature:
         columns: texts of the columns of its states, without filters.
         sides: of a join, texts of its two inputs, in order.
         full_sides: the same, with filters.
-        side_filters: of a join, conditions of all nodes above each of its inputs.
+        side_filters: of a join, conditions of all nodes upstream on each side.
         sink_columns: of a sink, names of the columns of its table.
     """
 
@@ -222,7 +222,7 @@ def _find_sinks(plan: Plan) -> Mapping[int, frozenset[str]]:
 
 
 def _list_inputs(plan: Plan, node: PlanNode, lineage: Mapping[int, Lineage]) -> tuple[str, ...]:
-    """Return texts of the input rows; a second phase has those of its first phase, a join has them sorted."""
+    """Return the rows of the inputs as texts; of a second phase, those of its first phase; of a join, sorted."""
     if node.kind in SECOND_PHASES and (base := find_arguments(plan, node, lineage)) is not None:
         return (base.rows,)
     texts = [lineage[each].rows for each in node.inputs]

@@ -49,7 +49,7 @@ _NO_TTL = ("0 ms", "0 s")
 
 @dataclass(frozen=True)
 class PlannedRow:
-    """A row that a state holds: key, value, or part of one."""
+    """A row that a state holds: its key, its value, or a row inside of them."""
 
     columns: tuple[PlannedColumn, ...]
 
@@ -68,15 +68,15 @@ class PlannedState:
     """A keyed state of an operator.
 
     Attributes:
-        name: as in the snapshot.
+        name: name of the state, as in the snapshot.
         kind: VALUE, LIST or MAP.
         namespace: serializer of the namespace as text.
-        template: serializer of the value as text, `{0}`, `{1}` … for the rows.
+        template: serializer of the value as text, with `{0}`, `{1}` … in place of the rows.
         rows: the rows inside the value, in order.
         ttl: time to live as the plan says it; None without.
-        meaning: the values that a view of an accumulator holds; empty for other states.
-        calls: texts of the calls that a view of distinct values serves; the position of a call is its bit in the
-            values of the view, or its index among the counts if rows are retracted.
+        meaning: description of the values in a view of an accumulator; empty for other states.
+        calls: texts of the calls that a view of distinct values serves; the position of a call is its bit in the values
+            of the view, or its index among the counts if rows are retracted.
     """
 
     name: str
@@ -104,7 +104,7 @@ class PlannedOperator:
         kind: of the node.
         description: of the node, as EXPLAIN shows it.
         meaning: content of the rows of the node, as an expression over tables.
-        columns: text of each column that the node emits.
+        columns: each column that the node emits, as text.
         key: columns of the key of its keyed state; None where it is not known.
         states: its keyed states, without timers.
         transformation: name of the operator in its node, the last word of its uid by default.
@@ -170,7 +170,7 @@ def _list_of_node(plan: Plan, node: PlanNode, lineage: Mapping[int, Lineage]) ->
 
 @dataclass(frozen=True)
 class _NodeView:
-    """A node with its surroundings, for the derivation of its states."""
+    """A node with its plan and the lineage of all nodes, from which its states are derived."""
 
     plan: Plan
     node: PlanNode
@@ -178,12 +178,12 @@ class _NodeView:
 
     @cached_property
     def inputs(self) -> tuple[PlannedRow, ...]:
-        """The rows of the inputs."""
+        """Rows of the inputs."""
         return tuple(PlannedRow(_name_columns(each, self.lineage[each.id])) for each in self.plan.inputs_of(self.node))
 
     @property
     def input(self) -> PlannedRow:
-        """The rows of the only input."""
+        """Rows of the only input."""
         return self.inputs[0] if self.inputs else PlannedRow(())
 
     def ttl(self, index: int = 0) -> str | None:

@@ -299,7 +299,7 @@ def _shift_numbers(text: str, offset: int) -> str:
 
 
 def _restore_options(text: str, replaced: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the plan with the options of the script restored in place of stubs, so that it runs with the real jars."""
+    """Put the script's options back in place of those of stubs, so that the plan runs with the real jars."""
     if not replaced:
         return text
     content = json.loads(text)
@@ -314,7 +314,7 @@ def _restore_options(text: str, replaced: Mapping[str, Mapping[str, str]]) -> st
 
 
 class _MissingFactoryError(Exception):
-    """The planner has no factory for an option of a table."""
+    """Error: the planner has no factory for a connector or format of a table."""
 
     def __init__(self, table: str, role: str, identifier: str) -> None:
         super().__init__(table)
@@ -494,7 +494,7 @@ def start_java(jars: Sequence[Path]) -> Iterator[Any]:
         raise UsageError("Flink's planner needs the package py4j", hint="pip install 'state-pipelines[sql]'") from None
 
     class Client(GatewayClient):  # type: ignore[misc]
-        """Raises Java errors itself, because PySpark's error handler would ask the JVM of a Spark session about them.
+        """Client that raises Java errors itself: PySpark's error handler would ask the JVM of a Spark session for them.
 
         Source: `pyspark.errors.exceptions.captured.install_exception_handler`, which replaces a function of Py4J for
         the whole Python process.

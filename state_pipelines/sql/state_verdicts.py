@@ -34,8 +34,8 @@ def compare_states(
     Args:
         old: node of the old plan.
         new: node of the new plan.
-        bare_old: old operator, with texts without filters.
-        bare_new: new operator, with texts without filters.
+        bare_old: old operator in the plan without filters (`without_filters`).
+        bare_new: new operator in the plan without filters.
         before: old operator.
         after: new operator.
     """
@@ -107,7 +107,7 @@ def find_other_side(name: str) -> str:
 
 
 def sides_are_exchanged(old: NodeSignature, new: NodeSignature) -> bool:
-    """Return whether the left side of a join is the right one of another.
+    """Return whether the sides of a join are exchanged: the left one of the old plan is the right one of the new plan.
 
     If both sides read one table by one key, only their filters tell them apart.
     """
@@ -255,7 +255,7 @@ _UNORDERED = ("FLOAT", "DOUBLE", "RAW", "STRUCTURED_TYPE", "ROW", "ARRAY", "MAP"
 
 
 def _find_fewer_rows(old: NodeSignature, new: NodeSignature, pair: StatePair) -> int | None:
-    """Return the new number of rows of a rank whose state has to be shortened; None for others.
+    """Return the new number of rows of a rank whose state has to be shortened; None if nothing has to be.
 
     `AppendOnlyTopNFunction` and `UpdatableTopNFunction` remove one row for each incoming row, so a state that is
     restored with too many rows never shrinks. If they emit row numbers, they remove only the rows after the last sort
@@ -365,7 +365,7 @@ def _is_limited(pair: StatePair) -> bool:
 
 
 def _mark_row(template: str) -> str:
-    """Replace the number of the row in a template with `{row}`, so that templates can be compared."""
+    """Replace the placeholder of the row in a template by `{row}`, so that templates can be compared."""
     for mark in ("{1}", "{0}"):
         if mark in template:
             return template.replace(mark, "{row}", 1)
@@ -375,7 +375,7 @@ def _mark_row(template: str) -> str:
 def _find_swap(
     old: PlannedState | None, new: PlannedState, bare_old: PlannedState | None, bare_new: PlannedState
 ) -> str:
-    """Describe contents that a restore without migration would confuse, as names and types are equal; empty if none."""
+    """Describe contents that a restore without migration would confuse, since names and types are equal; else empty."""
     if old is None or bare_old is None or old.describe() != new.describe():
         return ""
     if bare_old.meaning != bare_new.meaning:

@@ -55,7 +55,7 @@ class ColumnVerdict:
     """Verdict on a column of a row in a state.
 
     Attributes:
-        name: of the column in the new row; in the old one if it is dropped.
+        name: name of the column in the new row; in the old row if it is dropped.
         meaning: what it holds, in columns of tables.
         type: SQL type as text.
         verdict: carried, computed, empty, dropped or refused.
@@ -66,7 +66,7 @@ class ColumnVerdict:
         sources: indices in the old row of all columns that it is computed from.
         view: name of the old state that it is folded from; None without.
         exact: whether it equals the result of running the new query over all rows.
-        reason: in words; empty if it is simply carried.
+        reason: explanation for users; empty if the column is simply carried.
     """
 
     name: str
@@ -192,10 +192,10 @@ class SinkChange:
     """A column of a sink whose content changes; a row in the sink keeps the old content until it is updated.
 
     Attributes:
-        table: of the sink.
-        column: its name.
-        old: text of what it held; empty where it is new.
-        new: text of what it holds.
+        table: table of the sink.
+        column: name of the column.
+        old: the old content as text; empty if the column is new.
+        new: the new content as text.
     """
 
     table: str

@@ -423,7 +423,7 @@ def find_snapshot(
     if savepoint is None:
         savepoint = take_savepoint(request, cluster, job, sleep=sleep)
     seconds = None if savepoint[0].duration_ms is None else savepoint[0].duration_ms / 1000
-    # Checkpoints may be anywhere, and may be gone as soon as they are read.
+    # Checkpoints may be in any directory, and Flink may delete them while they are read.
     found = _open_all(request, _list_completed(cluster, job, is_savepoint=False))
     checkpoint = next(found, None) if checkpoints else None
     newest = max((savepoint, checkpoint or savepoint), key=lambda each: each[0].id)

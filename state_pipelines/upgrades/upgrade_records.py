@@ -343,7 +343,10 @@ class UpgradeRecord:
         return bool(self.get(step).get("done"))
 
     def make_id(self, *words: object) -> str:
-        """Return 32 hexadecimal digits, the same for the same words in every process: ids of jobs and triggers."""
+        """Return 32 hexadecimal digits that follow from the id of the upgrade and `words`, in every process.
+
+        They are ids of the jobs and triggers of the upgrade.
+        """
         return hashlib.sha256(" ".join((self.id, *map(str, words))).encode()).hexdigest()[:32]
 
     @property

@@ -343,7 +343,7 @@ class UpgradeRun:
             self._pin(path)
 
     def _plan_again(self) -> StateChange | None:
-        """Return the planned change, to prepare it; None if planning fails: the check of the savepoint says why."""
+        """Plan the change again, to prepare it; return None if that fails, which the check of the savepoint reports."""
         checked = self.record.plan.get("checked") or {}
         try:
             return plan_change(self._request, open_state(self._request, str(checked.get("path", ""))))
@@ -560,7 +560,7 @@ class UpgradeRun:
                 )
             self._sleep(POLL_SECONDS)
 
-    # What all steps share.
+    # Helpers of all steps.
 
     def _find_status(self, cluster: FlinkCluster, job: str) -> JobStatus | None:
         """Return the status of a job; None if the cluster does not have it.
@@ -742,7 +742,7 @@ def upgrade(
 def refuse_plan(
     request: UpgradeRequest, plan: UpgradePlan, records: RecordDirectory, approve: str | None
 ) -> UpgradeReport | None:
-    """Report why a plan is not carried out; None if it is.
+    """Return a report on why a plan is not carried out; None if it is carried out.
 
     Raises:
         UsageError: another plan was approved.
