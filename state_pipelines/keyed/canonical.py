@@ -428,7 +428,7 @@ def copy_records(records: KeyedRecords) -> KeyedRecords:
 
 
 def _locate(values: Encoded) -> tuple[Positions, Positions]:
-    """Return the first and the end address of each value."""
+    """Return the start and the end address of each value."""
     base = values.data.ctypes.data
     return base + values.starts, base + values.stops
 
@@ -662,7 +662,7 @@ def open_canonical(
         offsets: position per key group; `NO_SECTION` where there are no records.
         context: properties of the operator.
         narrowed: the stream may hold other key groups too (see `open_sections`).
-        reading: declarations and names with which the header is read.
+        reading: declarations and cached bytes with which the header is read.
 
     Raises:
         FormatError: an offset is outside the stream, or the header is malformed.

@@ -148,7 +148,7 @@ def hash_record(base, key_start, key_end, value_start, value_end):  # type: igno
 
 @njit(cache=True, inline="always")
 def add_key_group(content, key_group):  # type: ignore[no-untyped-def]
-    """Return the hash of a record with its key group from its hash without it (`content`)."""
+    """Add a key group to the hash of a record (`content`); return the hash of both."""
     state = (content ^ np.uint64(key_group + 1) * _MULTIPLIER) * _MIXER
     return state ^ state >> _SHIFT
 

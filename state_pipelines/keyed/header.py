@@ -182,7 +182,7 @@ def name_states(header: KeyedHeader, names: Sequence[str], file: str | None) -> 
     """Give the states of a database whose names could not be read from the header the names of its column families.
 
     Args:
-        header: the header, of which only the beginning could be read.
+        header: the header, which could not be read completely.
         names: of the column families, in any order.
         file: of the header, for the error.
 

@@ -396,7 +396,7 @@ def open_heap(
         offsets: position per key group.
         context: properties of the operator.
         narrowed: the stream may hold other key groups too (see `open_sections`).
-        reading: declarations and names with which the header is read.
+        reading: declarations and cached bytes with which the header is read.
 
     Raises:
         FormatError: an offset is outside the stream, two key groups have the same offset, a key group has none, or the
