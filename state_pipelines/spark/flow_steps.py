@@ -243,7 +243,7 @@ def group_rows(
 def separate_keys(
     frame: DataFrame, keys: Sequence[str], shape: StateShape, layouts: LayoutContext
 ) -> tuple[DataFrame, list[str]]:
-    """Return the frame and the columns by which Spark compares keys; `BYTES` is for floating-point keys."""
+    """Return the frame and the columns by which Spark compares keys; floating-point keys are replaced by `BYTES`."""
     inexact = [name for name in keys if _holds_floats(frame.schema[name].dataType)]
     if not inexact:
         return frame, list(keys)

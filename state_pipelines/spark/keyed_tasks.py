@@ -1037,7 +1037,7 @@ class KeyedRun:
         """Run all subtasks; return what they emit, and their acknowledgements."""
         task, operator = replace(self._task, snapshot=snapshot), self._task.operator
         partitioner = task.make_partitioner()
-        # In marker rows (see `SUBTASK`) the other columns are null.
+        # All columns become nullable: marker rows (see `SUBTASK`) have no values in most of them.
         fields = [StructField(each.name, each.dataType, True) for each in self._df.schema.fields]
         placed = StructType([*fields, StructField(SUBTASK, IntegerType(), False)])
         ends = [StructField(ACKNOWLEDGEMENT, BinaryType(), True), StructField(METRICS, StringType(), True)]
