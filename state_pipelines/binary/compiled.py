@@ -28,24 +28,24 @@ if TYPE_CHECKING:
     from types import FunctionType
 
 _FORMAT = "kernel 2"
-"""Form of the files; others count as absent."""
+"""Version of the format of the cache files; files of another format are ignored."""
 
 _PATIENCE = 60.0
-"""Seconds to wait for a process that compiles the same; more than any function takes."""
+"""Seconds to wait for another process that compiles the same function; no function takes so long."""
 
 _PAUSE = 0.02
-"""Seconds between two looks."""
+"""Seconds between two attempts to get the lock."""
 
 
 class KernelFiles:
-    """The files of one function: one for each combination of argument types and machine.
+    """The cache files of one compiled function: one file for each combination of argument types and machine.
 
-    Has the methods of `numba.core.caching.IndexDataCacheFile`, which Numba's `Cache` calls.
+    The class has those methods of `numba.core.caching.IndexDataCacheFile` that Numba's `Cache` calls.
 
     Args:
         folder: directory of the files.
-        base: begin of their names.
-        stamp: of the sources that are compiled into them.
+        base: beginning of the names of the files.
+        stamp: hash of the sources that are compiled into them.
     """
 
     def __init__(self, folder: str, base: str, stamp: str) -> None:
@@ -53,15 +53,16 @@ class KernelFiles:
         self._base = base
         import numba  # takes a second
 
-        # Of fixed length: the beginning of a file is compared with it before anything is unpickled.
+        # The identity has a fixed length, so that it is compared with the beginning of a file before anything is
+        # unpickled.
         self._identity = hashlib.sha256(f"{_FORMAT} {numba.__version__} {stamp}".encode()).digest()
         self._locks: dict[Path, int] = {}
 
     def flush(self) -> None:
-        """Do nothing: there is no index; a file of other sources counts as absent, and is replaced."""
+        """Do nothing. Numba would discard its index here; these files need none, since `load` ignores outdated ones."""
 
     def save(self, key: Any, data: Any) -> None:
-        """Save the machine code for `key`; the file appears whole or not at all."""
+        """Save the machine code for `key` (argument types and machine); the file appears whole or not at all."""
         from numba.core.serialize import dumps  # takes a second
 
         target = self.locate(key)
@@ -78,8 +79,8 @@ class KernelFiles:
     def load(self, key: Any) -> Any:
         """Return the machine code for `key` from the same sources and the same Numba; None if there is none.
 
-        After None the caller compiles, and saves. Processes that start together need the same functions: one compiles
-        each, the others wait for it.
+        If the result is None, the caller compiles and calls `save`. Processes that start together need the same
+        functions, so only one of them compiles a function, and the others wait here for its file.
         """
         found = self._read(key)
         if found is None and self._lock(self.locate(key)):
@@ -102,9 +103,10 @@ class KernelFiles:
         return data if found == key else None
 
     def _lock(self, target: Path) -> bool:
-        """Become the one process that compiles `target`, or wait for it; False where files cannot be locked.
+        """Take the lock for compiling `target`, waiting while another process has it; return whether it was taken.
 
-        POSIX locks belong to a process, so a child that is forked meanwhile does not keep the lock.
+        It is not taken if files cannot be locked, or if the wait takes too long. POSIX locks belong to a process, so a
+        child that is forked meanwhile does not keep the lock.
         """
         if target in self._locks:
             return True
@@ -133,7 +135,7 @@ class KernelFiles:
             os.close(descriptor)
 
     def locate(self, key: Any) -> Path:
-        """The file of `key`."""
+        """Return the path of the file for `key`."""
         return self._folder / f"{self._base}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}.nbc"
 
 
@@ -141,8 +143,8 @@ def keep_compiled(kernel: Any, sources: Iterable[str]) -> None:
     """Cache the machine code of `kernel` on disk until one of its sources changes.
 
     Args:
-        kernel: what `numba.njit(cache=True)` returns.
-        sources: modules of the kernel and of all that are compiled into it.
+        kernel: the result of `numba.njit(cache=True)`.
+        sources: modules of the kernel and of all functions that are compiled into it.
     """
     numbered = kernel._cache._cache_file
     stamp = hashlib.sha256(b"".join(map(_hash_source, sorted(sources)))).hexdigest()
@@ -157,15 +159,15 @@ def _hash_source(module: str) -> bytes:
 _LOCK = threading.RLock()
 
 _SOURCES: dict[int, set[str]] = {}
-"""Modules of compiled functions and of those that they call, by the id of what their `Deferred` holds."""
+"""By the id of a compiled function: its module, and the modules of all functions that it calls."""
 
 
 class Deferred:
-    """A function that is compiled at its first call, or with the first function that calls it.
+    """A function that is compiled at its first call, or together with the first compiled function that calls it.
 
     Args:
         function: the Python function.
-        make: compiles it; its second argument are the modules of the function and of those that it calls.
+        make: compiles a function, given the function and the modules of it and of all functions that it calls.
     """
 
     def __init__(self, function: FunctionType, make: Callable[[FunctionType, set[str]], Any]) -> None:
@@ -204,7 +206,10 @@ class Deferred:
 
 
 def njit(**options: Any) -> Callable[[Any], Callable[..., Any]]:
-    """Decorate a module-level function like `numba.njit` with these options; `cache` as in `keep_compiled`."""
+    """Decorate a module-level function like `numba.njit` with these options, but compile it only when it is called.
+
+    With the option `cache`, its machine code is cached as in `keep_compiled`.
+    """
 
     def make(function: FunctionType, sources: set[str]) -> Any:
         import numba  # takes a second

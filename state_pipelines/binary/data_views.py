@@ -31,7 +31,7 @@ def write_string(writer: Writer, text: str | None) -> None:
 
 
 def read_plain_string(reader: Reader) -> str:
-    """Read a Flink string that cannot be null; errors as `read_string`."""
+    """Read a Flink string that cannot be null; errors as for `read_string`."""
     start = reader.position
     return _read_units(reader, reader.varint(), start)
 
@@ -73,7 +73,7 @@ def read_modified_utf8(reader: Reader, size: int) -> str:
     """Read modified UTF-8: U+0000 as C0 80, supplementary characters as two surrogates of three bytes each.
 
     Raises:
-        FormatError: the bytes end first, or are something else.
+        FormatError: the bytes end first, or are not modified UTF-8.
     """
     start = reader.position
     raw = reader.take(size)
@@ -95,17 +95,17 @@ def encode_modified_utf8(text: str) -> bytes:
 
 
 def split_units(text: str) -> memoryview:
-    """The UTF-16 units of a string, u16; a lone surrogate is a unit."""
+    """Return the UTF-16 units of a string (u16); a lone surrogate is a unit."""
     return memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
 
 
 def java_order(text: str) -> bytes:
-    """The sort key of `String.compareTo`, which compares UTF-16 units."""
+    """Return a sort key with the order of `String.compareTo`, which compares UTF-16 units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def join_surrogates(text: str) -> str:
-    """Join pairs of surrogates that were decoded one by one; lone ones stay as they are."""
+    """Join surrogate pairs that were decoded as two characters; lone surrogates stay as they are."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
@@ -127,7 +127,7 @@ class Reader:
     Args:
         data: the bytes.
         name: file or handle name, for errors.
-        position: where to start.
+        position: offset at which reading starts.
         end: end of the readable range (default: the end of `data`).
 
     Raises:
@@ -152,7 +152,7 @@ class Reader:
         where = Where(file=self.name, offset=self.position if offset is None else offset)
         return FormatError(what, where=where, hint=hint)
 
-    # `u8`, `u16`, `i32`, `i64` and `take` are called most often, so they repeat the code of `_advance`.
+    # `u8`, `u16`, `i32`, `i64` and `take` are called most often, so they repeat its code: a call costs time.
     def _advance(self, size: int) -> int:
         start = self.position
         if size < 0:
@@ -230,15 +230,15 @@ class Reader:
         return value
 
     def f32(self) -> float:
-        """IEEE-754 single."""
+        """Read an IEEE-754 single."""
         return float(_F32.unpack_from(self.data, self._advance(4))[0])
 
     def f64(self) -> float:
-        """IEEE-754 double."""
+        """Read an IEEE-754 double."""
         return float(_F64.unpack_from(self.data, self._advance(8))[0])
 
     def count(self, minimum: int = 1) -> int:
-        """Read an i32 count of items of at least `minimum` bytes each; refuse a count that cannot fit."""
+        """Read an i32 count of items; FormatError if the bytes left cannot hold so many items of `minimum` bytes."""
         start = self.position
         value = self.i32()
         if value < 0 or value * minimum > self.remaining:
@@ -266,19 +266,19 @@ class Reader:
                 return (value | last << shift) & 0xFFFFFFFF
 
     def utf(self) -> str:
-        """Java modified UTF-8 with a u16 length (`DataInput.readUTF`); lone surrogates stay lone surrogates."""
+        """Read modified UTF-8 with a u16 length (`DataInput.readUTF`); lone surrogates stay lone surrogates."""
         return read_modified_utf8(self, self.u16())
 
     def long_utf(self) -> str:
-        """Modified UTF-8 with an i64 length (`TC_LONGSTRING` of Java serialization)."""
+        """Read modified UTF-8 with an i64 length (`TC_LONGSTRING` of Java serialization)."""
         return read_modified_utf8(self, self.i64())
 
     def vstr(self) -> str | None:
-        """Flink string or null (`StringValue.readString`); see `binary.data_views`."""
+        """Read a Flink string or null (`StringValue.readString`); see `binary.data_views`."""
         return read_string(self)
 
     def vstr_plain(self) -> str:
-        """Flink string without null (`StringValue.read`)."""
+        """Read a Flink string that cannot be null (`StringValue.read`)."""
         return read_plain_string(self)
 
     def little_i32(self) -> int:
@@ -290,7 +290,7 @@ class Reader:
         return int(_LITTLE_I64.unpack(self.take(8))[0])
 
     def little_text(self, size: int | None = None) -> str:
-        """UTF-8, after a little-endian i32 length unless `size` is given."""
+        """Read UTF-8 text after a little-endian i32 length, or of `size` bytes if that is given."""
         size = self.little_i32() if size is None else size
         start = self.position
         raw = self.take(size)
@@ -300,7 +300,7 @@ class Reader:
             raise self.error(f"not UTF-8: {error.reason}", start + error.start) from None
 
     def expect_end(self, what: str) -> None:
-        """Fail when bytes are left over."""
+        """Raise FormatError if bytes are left after `what`."""
         if self.remaining:
             raise self.error(f"{self.remaining} bytes are left over after {what}")
 
@@ -311,7 +311,7 @@ _I64 = struct.Struct(">q")
 
 
 class Writer:
-    """Collects bytes; each method is the mirror of the method of `Reader` with the same name.
+    """Collects bytes; each method writes what the method of `Reader` with the same name reads.
 
     Raises:
         ValueRangeError: from every method, when a value does not fit its encoding.
@@ -372,11 +372,11 @@ class Writer:
         self._pack(_I64, value)
 
     def f32(self, value: float) -> None:
-        """IEEE-754 single."""
+        """Write an IEEE-754 single."""
         self._pack(_F32, value)
 
     def f64(self, value: float) -> None:
-        """IEEE-754 double."""
+        """Write an IEEE-754 double."""
         self._pack(_F64, value)
 
     def bytes32(self, data: bytes) -> None:
@@ -394,7 +394,7 @@ class Writer:
         self.buffer.append(value)
 
     def utf(self, text: str) -> None:
-        """Java modified UTF-8 with a u16 length (`DataOutput.writeUTF`)."""
+        """Write modified UTF-8 with a u16 length (`DataOutput.writeUTF`)."""
         raw = encode_modified_utf8(text)
         if len(raw) > 0xFFFF:
             raise ValueRangeError(f"a string of {len(raw)} bytes is too long for writeUTF (65535)")
@@ -402,17 +402,17 @@ class Writer:
         self.buffer += raw
 
     def long_utf(self, text: str) -> None:
-        """Modified UTF-8 with an i64 length."""
+        """Write modified UTF-8 with an i64 length."""
         raw = encode_modified_utf8(text)
         self.i64(len(raw))
         self.buffer += raw
 
     def vstr(self, text: str | None) -> None:
-        """Flink string or null (`StringValue.writeString`); see `binary.data_views`."""
+        """Write a Flink string or null (`StringValue.writeString`); see `binary.data_views`."""
         write_string(self, text)
 
     def vstr_plain(self, text: str) -> None:
-        """Flink string without null (`StringValue.write`)."""
+        """Write a Flink string that cannot be null (`StringValue.write`)."""
         write_plain_string(self, text)
 
     def little_i32(self, value: int) -> None:
@@ -424,7 +424,7 @@ class Writer:
         self.take(_LITTLE_I64.pack(value))
 
     def little_text(self, text: str) -> None:
-        """UTF-8 after a little-endian i32 length."""
+        """Write UTF-8 text after a little-endian i32 length."""
         raw = text.encode()
         self.little_i32(len(raw))
         self.take(raw)

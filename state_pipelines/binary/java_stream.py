@@ -36,7 +36,7 @@ ENUM = 0x10
 
 @dataclass(frozen=True)
 class JavaString:
-    """A string with an identity of its own, as Java has it."""
+    """A string as a Java object: equal strings that are different objects are written twice, the same object once."""
 
     text: str
 
@@ -63,7 +63,8 @@ class JavaClassDesc:
     Attributes:
         name: binary class name.
         suid: serial version uid, signed 64 bits.
-        flags: how objects are written: `WRITE_METHOD`, `SERIALIZABLE`, `EXTERNALIZABLE`, `BLOCK_DATA`, `ENUM`.
+        flags: flags that say how objects are written: `WRITE_METHOD`, `SERIALIZABLE`, `EXTERNALIZABLE`, `BLOCK_DATA`,
+            `ENUM`.
         fields: primitives first, then objects, each sorted by name.
         super_desc: descriptor of the super class when that is serializable too.
         annotation: data written by `annotateClass`; usually empty.
@@ -88,7 +89,7 @@ class JavaProxyDesc:
 
 @dataclass(frozen=True)
 class JavaClassData:
-    """The data of an object that one class of its hierarchy wrote.
+    """The data of an object that belong to one class of its hierarchy.
 
     Attributes:
         values: field values in the order of the descriptor; a `char` is a string of one UTF-16 unit.
@@ -101,11 +102,11 @@ class JavaClassData:
 
 @dataclass(frozen=True)
 class JavaObject:
-    """An object.
+    """A Java object.
 
     Attributes:
-        class_desc: its class.
-        class_data: one entry for each class of `hierarchy(class_desc)`.
+        class_desc: descriptor of its class.
+        class_data: its data, one entry for each class of `hierarchy(class_desc)`.
     """
 
     class_desc: JavaAnyDesc | None
@@ -118,7 +119,7 @@ class JavaObject:
 
     @property
     def fields(self) -> dict[str, JavaValue]:
-        """Field values by name, super classes first; where names repeat the subclass wins. Strings come as `str`."""
+        """Field values by name, super classes first; of equal names, the subclass wins. Java strings become `str`."""
         named: dict[str, JavaValue] = {}
         for desc, data in zip(hierarchy(self.class_desc), self.class_data, strict=True):
             if isinstance(desc, JavaClassDesc) and data.values:
@@ -150,7 +151,7 @@ class JavaArray:
     """An array; the element type is the second character of the class name (`[I`, `[Ljava.lang.String;`).
 
     Attributes:
-        class_desc: its class.
+        class_desc: descriptor of its class.
         values: the elements; bytes for a `[B`.
     """
 
@@ -174,7 +175,7 @@ class JavaBlock:
 
 @dataclass(frozen=True)
 class JavaReference:
-    """A reference to an object that encloses it; `index` counts the handles of the stream from 0."""
+    """A reference to an object that contains this reference (a cycle), by the index of its handle in the stream."""
 
     index: int
 
@@ -215,7 +216,7 @@ _Desc = TypeVar("_Desc", JavaClassDesc, JavaProxyDesc)
 
 
 class _Code(IntEnum):
-    """The type code of a content (`TC_…`)."""
+    """The type code before each item of a Java stream (`ObjectStreamConstants.TC_…`)."""
 
     NULL = 0x70
     REFERENCE = 0x71
@@ -240,7 +241,7 @@ def read_stream(reader: Reader) -> JavaContent:
 
     Raises:
         FormatError: not a serialization stream, truncated, or nested deeper than `MAX_DEPTH`.
-        UnsupportedError: the stream uses a form that cannot be read without the class.
+        UnsupportedError: the stream has data that cannot be read without their class.
     """
     start = reader.position
     if reader.take(min(4, reader.remaining)) != HEADER:
@@ -260,9 +261,9 @@ def write_stream(content: JavaContent) -> bytes:
 
 
 class StreamReader:
-    """Reads the contents of one stream after its header, which may be at different offsets of the reader.
+    """Reads the items of one Java stream after its header; other bytes may be between them.
 
-    Keeps the table of handles; None is an object that is not complete yet.
+    It keeps the objects by handle, to resolve references. None stands for an object that is not complete yet.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -270,7 +271,7 @@ class StreamReader:
         self.handles: list[JavaContent] = []
 
     def content(self, depth: int) -> JavaContent:
-        """Read the next content; the depth of a top-level one is 0."""
+        """Read the next item of the stream; `depth` is its nesting depth, 0 at top level."""
         reader, start = self.reader, self.reader.position
         if depth > MAX_DEPTH:
             raise reader.error(f"Java objects are nested more than {MAX_DEPTH} levels deep", start)
@@ -428,7 +429,10 @@ class StreamReader:
 
 
 class StreamWriter:
-    """Writes the contents of one stream, after its header, and keeps the handle of each object by its identity."""
+    """Writes the items of one Java stream after its header.
+
+    It keeps the handle of each Python object by identity, to write references to it.
+    """
 
     def __init__(self) -> None:
         self.out = Writer()
@@ -436,7 +440,7 @@ class StreamWriter:
         self.handles: dict[int, int] = {}
 
     def content(self, value: JavaValue, depth: int = 0) -> None:
-        """Mirror of `StreamReader.content`."""
+        """Write an item so that `StreamReader.content` reads it."""
         out = self.out
         if depth > MAX_DEPTH:
             raise ValueRangeError(f"Java objects are nested more than {MAX_DEPTH} levels deep")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STREAM_ID = b"\xff\x06\x00\x00sNaPpY"
 BLOCK_SIZE = 1 << 16
-"""Most bytes of data in one chunk."""
+"""Maximum bytes of uncompressed data in one chunk."""
 
 HEAD_SIZE = 11
 """Bytes of a chunk that determine the size of its data: header, checksum, and up to 3 bytes of a length."""
@@ -40,7 +40,7 @@ class Chunk:
     Attributes:
         start: offset of the chunk's header.
         end: offset of the end of the chunk (exclusive).
-        data: its data; empty for stream ids and padding.
+        data: decompressed data of the chunk; empty for stream ids and padding.
     """
 
     start: int
@@ -63,7 +63,8 @@ def compress_chunks(data: bytes | memoryview) -> bytes:
         end = position + _HEADER_SIZE + size
         block = data[taken : taken + BLOCK_SIZE]
         taken += len(block)
-        # cramjam keeps blocks that save 12.5 % compressed, so that those that save 15 % are always available.
+        # Blocks that save less than 15 % are written uncompressed. cramjam leaves a block uncompressed only if it saves
+        # less than 12.5 %, so its output has all blocks that are written compressed.
         if framed[position] == _COMPRESSED and size - _CRC_SIZE > _LARGEST_KEPT * len(block):
             crc = framed[position + _HEADER_SIZE : position + _HEADER_SIZE + _CRC_SIZE]
             written += [bytes((_UNCOMPRESSED,)), (len(block) + _CRC_SIZE).to_bytes(3, "little"), crc, block]
@@ -79,7 +80,7 @@ def decompress(data: bytes | memoryview, start: int = 0, end: int | None = None,
     Args:
         data: holds the stream.
         start: position of a stream id or of a chunk.
-        end: where the last chunk ends; default: the end of `data`.
+        end: end of the last chunk; by default the end of `data`.
         name: file name, for errors.
 
     Raises:
@@ -91,14 +92,14 @@ def decompress(data: bytes | memoryview, start: int = 0, end: int | None = None,
         plain = bytearray(size)
         if decompress_into(data, start, stop, memoryview(plain)):
             return bytes(plain)
-    # Chunk by chunk, to locate the error.
+    # The data are invalid: decode again chunk by chunk, to find the chunk with the error.
     return b"".join(chunk.data for chunk in iter_chunks(data, start, stop, name=name))
 
 
 def decompress_into(data: bytes | memoryview, start: int, end: int, target: memoryview) -> bool:
-    """Write the data of the chunks in `data[start:end]` into `target`; return whether they are valid and fill it.
+    """Decompress the chunks in `data[start:end]` into `target`; return whether they are valid and fill it.
 
-    Decoding all chunks at once takes half of the time of decoding them one by one.
+    All chunks are decoded at once, which takes half as long as decoding them one by one.
     """
     framed = memoryview(data)[start:end]
     if framed[: len(STREAM_ID)] != STREAM_ID:
@@ -110,9 +111,10 @@ def decompress_into(data: bytes | memoryview, start: int, end: int, target: memo
 
 
 def measure_chunks(data: bytes | memoryview, start: int, end: int) -> int | None:
-    """Return the size of the data in the chunks of `data[start:end]`, as declared by them.
+    """Return the decompressed size of the chunks in `data[start:end]`, according to their headers.
 
-    None unless these are chunks of data and stream ids that end just at `end`: streams may follow each other.
+    Returns None unless these are only data chunks and stream ids, the last of which ends at `end`. (Several streams may
+    follow each other.)
     """
     if end > len(data):
         return None
@@ -134,12 +136,12 @@ def measure_chunks(data: bytes | memoryview, start: int, end: int) -> int | None
 def iter_chunks(
     data: bytes | memoryview, start: int = 0, end: int | None = None, *, name: str | None = None
 ) -> Iterator[Chunk]:
-    """Decode chunk by chunk a stream whose end depends on its content.
+    """Yield the decoded chunks of a stream one by one, so that the caller can stop where its content ends.
 
     Args:
         data: holds the stream.
         start: position of a stream id or of a chunk.
-        end: no chunk may go beyond it; default: the end of `data`.
+        end: limit that no chunk may exceed; by default the end of `data`.
         name: file name, for errors.
 
     Raises:
@@ -159,12 +161,12 @@ def iter_chunks(
 
 
 def measure_chunk(head: bytes | memoryview, *, name: str | None = None, position: int = 0) -> tuple[int, int]:
-    """Return how long a chunk is and how much data it holds, from its first `HEAD_SIZE` bytes; nothing is decoded.
+    """Return the size of a chunk and of its data, from its first `HEAD_SIZE` bytes; nothing is decoded.
 
     Args:
-        head: its first bytes, fewer only where the stream ends.
+        head: first bytes of the chunk, fewer only at the end of the stream.
         name: file name, for errors.
-        position: of the chunk, for errors.
+        position: offset of the chunk, for errors.
 
     Returns:
         (bytes of the chunk with its header, bytes of its data).
@@ -180,7 +182,7 @@ def measure_chunk(head: bytes | memoryview, *, name: str | None = None, position
     if kind == _UNCOMPRESSED and size >= _CRC_SIZE:
         return _HEADER_SIZE + size, size - _CRC_SIZE
     if kind == _COMPRESSED:
-        # Raw snappy begins with the length of its data, in groups of 7 bits, the low one first.
+        # Raw snappy data begin with their decompressed size, in groups of 7 bits, low group first.
         held = 0
         for shift, byte in enumerate(head[_HEADER_SIZE + _CRC_SIZE : HEAD_SIZE]):
             held |= (byte & 0x7F) << 7 * shift

@@ -80,7 +80,7 @@ class ArrayBuilder(ABC):
 
 @dataclass(frozen=True)
 class PrimitiveBuilder(ArrayBuilder):
-    """A number or a boolean."""
+    """Builder of numbers and booleans."""
 
     kind: PrimitiveKind
 
@@ -109,7 +109,7 @@ class PrimitiveBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class LogicalBuilder(ArrayBuilder):
-    """A value of several fixed-width components (see `logical_values`)."""
+    """Builder of values that consist of several fixed-width components (see `logical_values`)."""
 
     name: LogicalKind
     columns: tuple[int, ...]
@@ -136,7 +136,7 @@ class LogicalBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class TextBuilder(ArrayBuilder):
-    """A string."""
+    """Builder of Flink strings."""
 
     @property
     @override
@@ -154,7 +154,7 @@ class TextBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class SizedBuilder(TextBuilder):
-    """Bytes, or text stored as UTF-8."""
+    """Builder of bytes, or of text stored as UTF-8."""
 
     text: bool
 
@@ -176,7 +176,7 @@ class SizedBuilder(TextBuilder):
 
 @dataclass(frozen=True)
 class NumberBuilder(ArrayBuilder):
-    """`BigInteger`, or `BigDecimal` with its scale, as decimal text (`BigDecimal.toString`)."""
+    """Builder of `BigInteger`, or `BigDecimal` with its scale, as decimal text (`BigDecimal.toString`)."""
 
     scale: int = -1
 
@@ -237,10 +237,10 @@ class NumberBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class ConstantsBuilder(ArrayBuilder):
-    """An enum constant, by name.
+    """Builder of enum constants, as their names.
 
     Attributes:
-        numbers: stored number of each name; None when it is the index.
+        numbers: stored number of each name; None if the index of the name is stored.
     """
 
     names: tuple[str, ...]
@@ -275,7 +275,11 @@ class ConstantsBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class ConstantBuilder(ArrayBuilder):
-    """Always null, or an object without content (an empty struct)."""
+    """Builder of values without content: always null, or an object without fields (an empty struct).
+
+    Attributes:
+        empty: the values are objects.
+    """
 
     empty: bool
 
@@ -290,7 +294,8 @@ class ConstantBuilder(ArrayBuilder):
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        # Every value is null. Where a null flag precedes them, the kernel needs the validity to write it.
+        # The kernel needs the validity of objects, and of values after a null flag, which it writes. Other values are
+        # all null, so their number suffices.
         if self.empty or columns.kinds[self.main].nullable:
             columns.set_validity(self.main, array)
         else:
@@ -299,7 +304,7 @@ class ConstantBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class SpanBuilder(ArrayBuilder):
-    """Start and stop offset of a value in the decoded data, as a struct of `start` and `stop`.
+    """Builder of the offsets of values in the decoded data, as structs of `start` and `stop`.
 
     Attributes:
         stop: column of the end offset (exclusive).
@@ -327,7 +332,7 @@ class SpanBuilder(ArrayBuilder):
 
 
 def take_names(names: tuple[str, ...], indices: np.ndarray, valid: logical_values.Mask) -> pa.Array:
-    """Return the names at `indices`, null where not valid.
+    """Return the names at `indices` as strings, null where `valid` is False.
 
     Raises:
         FormatError: an index is out of range.
@@ -340,7 +345,7 @@ def take_names(names: tuple[str, ...], indices: np.ndarray, valid: logical_value
 
 @dataclass(frozen=True)
 class StructBuilder(ArrayBuilder):
-    """A tuple, row or POJO.
+    """Builder of tuples, rows and POJOs.
 
     Attributes:
         kind_column: column of the row kind; -1 when there is none or it is skipped.
@@ -395,7 +400,7 @@ class StructBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class ChoiceBuilder(ArrayBuilder):
-    """An `Either`."""
+    """Builder of `Either` values, as structs of `is_left`, `left` and `right`."""
 
     flag: int
     left: ArrayBuilder
@@ -431,7 +436,7 @@ class ChoiceBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class CaseBuilder(ArrayBuilder):
-    """A tagged value: a struct of `case` (its name) and one field for each case with content.
+    """Builder of tagged values, as structs of `case` (the name of the case) and one field per case with content.
 
     Attributes:
         case: column of the index of the case.
@@ -479,7 +484,7 @@ class CaseBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class ListBuilder(ArrayBuilder):
-    """A list."""
+    """Builder of lists."""
 
     element: ArrayBuilder
 
@@ -500,7 +505,7 @@ class ListBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class MapBuilder(ArrayBuilder):
-    """A map; the entries keep the order of the bytes."""
+    """Builder of maps; their entries keep the order in which they are stored."""
 
     key: ArrayBuilder
     value: ArrayBuilder
@@ -528,7 +533,7 @@ class MapBuilder(ArrayBuilder):
 
 
 def _is_void(builder: ArrayBuilder) -> bool:
-    """Return whether the values are always null."""
+    """Return whether the values of a builder are always null."""
     return isinstance(builder, ConstantBuilder) and not builder.empty
 
 
@@ -541,7 +546,7 @@ def _children(array: pa.StructArray) -> list[pa.Array]:
 
 
 def _numbers_of(names: tuple[str, ...], array: pa.Array, what: str) -> np.ndarray:
-    """Return the indices of strings in `names`, 0 for null."""
+    """Return the index in `names` of each string of `array`, 0 for null; ValueRangeError if a string is not in it."""
     indices = pc.index_in(array, pa.array(names, pa.string()))
     unknown = pc.and_(indices.is_null(), array.is_valid())
     if pc.any(unknown).as_py():
@@ -719,7 +724,7 @@ def make_decimal_type(precision: int, scale: int) -> tuple[int, int]:
 
 
 def _view_values(array: pa.Array, dtype: npt.DTypeLike, per_value: int = 1) -> np.ndarray:
-    """The numbers in the buffer of a fixed-width array, `per_value` of each value; zeros where it has no buffer."""
+    """Return the numbers in the data buffer of a fixed-width array, `per_value` per value; zeros without a buffer."""
     buffer, numbers = array.buffers()[1], np.dtype(dtype)
     if buffer is None:
         return np.zeros(per_value * len(array), numbers)

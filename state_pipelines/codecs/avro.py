@@ -78,14 +78,17 @@ class AvroEnum:
 
 @dataclass(frozen=True)
 class AvroMap:
-    """A map, in the order of the bytes."""
+    """A map; its entries keep the order in which they are stored."""
 
     entries: tuple[tuple[str, object], ...]
 
 
 @dataclass(frozen=True)
 class AvroBranch:
-    """A value of a union with its branch, where `find_branch` would choose another (an int in the branch for long)."""
+    """A value of a union with the index of its branch.
+
+    Used only where `find_branch` would choose another branch (an int that was written in the branch for long).
+    """
 
     index: int
     value: object
@@ -130,7 +133,7 @@ def write_avro(writer: Writer, schema: AvroSchema, value: object) -> None:
 
 
 class _ValueReader:
-    """Reads one value and counts all nested ones: an array of millions of empty items takes only a few bytes."""
+    """Reads one value and counts all nested values, because an array of millions of empty items takes few bytes."""
 
     def __init__(self, reader: Reader, schema: AvroSchema) -> None:
         self.reader = reader
@@ -367,14 +370,14 @@ class FixedBytes(lay.Layout):
 
 @dataclass(frozen=True)
 class BlockArray(lay.Layout):
-    """Blocks of a varint count and elements, up to an empty one."""
+    """Blocks of a varint count and that many elements; a count of 0 ends the array."""
 
     element: lay.Layout
 
 
 @dataclass(frozen=True)
 class BlockMapping(lay.Layout):
-    """Blocks of entries: a key and a value each."""
+    """Blocks of a varint count and that many entries (key, then value); a count of 0 ends the map."""
 
     key: lay.Layout
     value: lay.Layout
@@ -438,7 +441,7 @@ def _derive_union(schema: AvroSchema, node: list[object], above: tuple[str, ...]
 
 
 def branch_name(schema: AvroSchema, reference: object) -> str:
-    """Return the name of a union branch: its type, or the last component of its full name."""
+    """Return the name of a union branch: the last component of the full name of a named type, else the type."""
     node = schema.resolve(reference)
     if isinstance(node, dict):
         return str(node["name"]).rpartition(".")[2] if "name" in node else str(node["type"])
@@ -456,11 +459,11 @@ _PROMOTIONS = {
 
 @dataclass(frozen=True)
 class AvroResolution:
-    """Converts values.
+    """Converts values from one schema to another (Avro's schema resolution).
 
     Attributes:
-        writer: schema of the old values.
-        reader: schema of the new ones.
+        writer: schema of the values to convert.
+        reader: schema of the converted values.
     """
 
     writer: AvroSchema
@@ -470,7 +473,7 @@ class AvroResolution:
         """Convert a value of the old schema to the new schema.
 
         Raises:
-            ValueRangeError: the new schema cannot store it, such as an enum constant that was removed.
+            ValueRangeError: the new schema cannot store the value, such as an enum constant that was removed.
         """
         return self._convert(self.writer.root, self.reader.root, value)
 
@@ -519,7 +522,7 @@ class AvroResolution:
         return AvroRecord(str(after["name"]), tuple(fields))
 
     def _find_branch(self, before: Any, branches: list[object]) -> int:
-        """Return the index of the first branch of the same type, else of the first that Avro promotes the type to."""
+        """Return the index of the first branch of the same type, else of the first to which Avro promotes that type."""
         kind = _kind(before)
         found = [_look_up(self.reader, branch) for branch in branches]
         for index, branch in enumerate(found):
@@ -557,7 +560,7 @@ def _convert_enum(after: Any, value: AvroEnum) -> AvroEnum:
 
 
 def _make_default(schema: AvroSchema, reference: object, default: Any) -> Any:
-    """Convert a default from its JSON; the default of a union is a value of its first branch."""
+    """Convert the default of a field from JSON to a value; the default of a union is a value of its first branch."""
     node: Any = _look_up(schema, reference)
     if isinstance(node, list):
         value = _make_default(schema, node[0], default)
@@ -577,7 +580,7 @@ def _make_default(schema: AvroSchema, reference: object, default: Any) -> Any:
         case "array":
             return [_make_default(schema, node["items"], each) for each in default]
         case "bytes" | "fixed":
-            # Avro writes a default of bytes as text: each code point, up to 255, is a byte.
+            # A schema gives a default of bytes as text, in which each code point (0 to 255) is a byte.
             return default.encode("latin-1")
         case "float" | "double":
             return float(default)

@@ -66,7 +66,10 @@ class VarDecimal(Layout):
 
 @dataclass(frozen=True)
 class Counted(Layout):
-    """`IterableLikeCoder`: an i32 count and elements; or -1 and blocks, up to an empty one (`VarInt` counts)."""
+    """`IterableLikeCoder`: an i32 count and that many elements, or -1 and blocks of elements.
+
+    A block is a `VarInt` count and that many elements; a count of 0 ends the list.
+    """
 
     element: Layout
 
@@ -148,7 +151,7 @@ SIMPLE_CODERS: dict[str, Layout] = {
 """Layouts of the coders without other coders inside."""
 
 Derive: TypeAlias = Callable[[str], Layout]
-"""Gives the layout of the coder in a field."""
+"""Function that returns the layout of the coder in a field."""
 Fields: TypeAlias = tuple[tuple[str, Layout], ...]
 
 
@@ -221,12 +224,12 @@ def derive_coder(coder: Coder, derive: Callable[[tree.Serializer], Layout] = lay
 
     Args:
         coder: the coder.
-        derive: gives the layout of values whose bytes depend on their classes.
+        derive: returns the layout of a serializer, called for values whose bytes depend on their classes.
     """
     if coder.class_name == f"{_CODERS}SerializableCoder":
         return derive(basic(BasicKind.JAVA_OBJECT))
     if coder.is_key_bytes and coder.components:
-        # `keyed.header` found the coder inside of the key bytes in the serializers of the states.
+        # The key bytes are a value of another coder, which `keyed.header` took from the serializers of the states.
         return VarFramed(_inside(coder, KEY_CODER, derive))
     simple = SIMPLE_CODERS.get(coder.class_name)
     if simple is not None:
@@ -467,8 +470,8 @@ def _(layout: Pane, reader: Reader, tail: bool) -> Value:
     if indices > 2:
         raise reader.error(f"{flags:#04x} is no pane of Beam", start)
     timing = _TIMINGS[flags >> 2 & 3]
-    # Without stored indices both are 0. An on-time index that is not stored is -1 for an early pane, else the
-    # same as the index.
+    # If no index is stored, both indices are 0. If only `index` is stored, the on-time index of an early pane is -1,
+    # and that of another pane equals `index`.
     index = read_var_number(reader) if indices else 0
     on_time = read_var_number(reader) if indices == 2 else -1 if timing == "EARLY" and indices else index
     return {
@@ -498,7 +501,7 @@ def _(layout: Pane, writer: Writer, value: Value) -> None:
 
 
 class AvroReader(Reader):
-    """Reads the primitives of Avro's binary encoding under the names that `codecs.avro` calls them by."""
+    """Reader whose methods, as far as `codecs.avro` calls them, decode Avro's own binary encoding."""
 
     @override
     def i32(self) -> int:
@@ -526,7 +529,7 @@ class AvroReader(Reader):
 
     @override
     def varint(self) -> int:
-        """Return the count of a block; a negative one is followed by the size of the block in bytes."""
+        """Return the count of a block; FormatError for a negative count, which Beam never writes."""
         start, count = self.position, self.i64()
         if count < 0:
             raise self.error("a block of Avro values has a size prefix, which Beam does not write", start)
@@ -534,7 +537,7 @@ class AvroReader(Reader):
 
 
 class AvroWriter(Writer):
-    """Mirror of `AvroReader`."""
+    """Writer of the encoding that `AvroReader` reads."""
 
     @override
     def i32(self, value: int) -> None:

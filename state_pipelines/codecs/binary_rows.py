@@ -124,7 +124,7 @@ class _Block:
             raise self.error(f"{size} bytes expected in a block of {len(self.data)} bytes", offset)
 
     def variable(self, offset: int) -> bytes:
-        """Return the bytes that a slot points at; the upper half of the slot is the offset, the lower one the size."""
+        """Return the bytes to which the slot at `offset` points; it holds their offset (upper half) and size."""
         slot = int(self.number("Q", offset))
         start, size = slot >> 32, slot & 0xFFFFFFFF
         self.check(start, size)
@@ -132,13 +132,16 @@ class _Block:
         return self.data[start : start + size]
 
     def claim(self, offset: int, size: int) -> None:
-        """Count variable-length data. Flink writes them one after the other, so their sum cannot exceed the block."""
+        """Count the bytes of variable-length data; FormatError if their sum exceeds the block, so that they overlap."""
         self.left -= size
         if self.left < 0:
             raise self.error(f"variable-length data of a block of {len(self.data)} bytes overlap", offset)
 
     def inline_or_variable(self, offset: int) -> bytes:
-        """Return variable-length data; up to 7 bytes are stored in the slot itself, which then has its top bit set."""
+        """Return the variable-length data of the slot at `offset`.
+
+        Up to 7 bytes are stored in the slot itself, which then has its top bit set.
+        """
         self.check(offset, 8)
         mark = self.data[offset + 7]
         if mark < 0x80:

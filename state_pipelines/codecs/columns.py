@@ -135,7 +135,7 @@ _BEAM_LEAVES: dict[type[Layout], Callable[[Any], Layout]] = {
 
 
 def runs(layout: Layout) -> bool:
-    """Return whether the kernels run a layout."""
+    """Return whether the kernels can decode and encode a layout, without a surrogate."""
     try:
         compile_layout(layout)
     except UnsupportedError:
@@ -165,7 +165,7 @@ def _wrap_unknown(found: Surrogate) -> Surrogate:
             raise UnsupportedError(value.reason)
         return found.read(value)
 
-    # The surrogate has its own null flag: these values may be null even where the layout around them has no nulls.
+    # The surrogate has its own null flag, since such a value may be null even if the enclosing layout has no nulls.
     return Surrogate(lay.Optional(found.layout), read, found.write)
 
 
@@ -293,7 +293,7 @@ class Decoded:
         return np.array([row for row, _ in self.failures], np.int64)
 
     def reasons(self) -> pa.Array:
-        """Why each row could not be decoded; null for those that were."""
+        """Return the reason why each row could not be decoded, null for decoded rows."""
         texts: list[str | None] = [None] * len(self.array)
         for row, reason in self.failures:
             texts[row] = reason
@@ -304,7 +304,7 @@ class ColumnCodec(ABC):
     """Conversion between records of one layout and Arrow arrays.
 
     Attributes:
-        may_fail: records that cannot be decoded are to be expected, so callers should set `lenient`.
+        may_fail: some records may be of classes that cannot be decoded, so callers should set `lenient`.
     """
 
     may_fail: bool
@@ -322,15 +322,16 @@ class ColumnCodec(ABC):
 
         Args:
             data: u8, holds the records.
-            starts: i64[n].
-            ends: i64[n].
+            starts: i64[n], first byte of each record.
+            ends: i64[n], end of each record (exclusive).
             exact: each record must use up its bytes.
             offset: position of `data` in its file, for errors.
-            lenient: records that cannot be decoded become failures instead of raising.
+            lenient: records that cannot be decoded become null, with an entry in `Decoded.failures`, instead of
+                raising UnsupportedError or ValueRangeError.
 
         Raises:
             FormatError: the bytes do not fit the layout.
-            UnsupportedError: a record cannot be decoded for want of its class.
+            UnsupportedError: a record cannot be decoded without its class.
             ValueRangeError: Arrow cannot represent a value.
         """
 
@@ -338,7 +339,7 @@ class ColumnCodec(ABC):
     def decode_sequence(
         self, data: Bytes, start: int, end: int, count: int, *, offset: int = 0
     ) -> tuple[pa.Array, Offsets]:
-        """Decode records that follow each other; as `execution.decode_sequence`.
+        """Decode `count` consecutive records of unknown sizes in `data[start:end]`, as `programs.decode_sequence`.
 
         Raises:
             UnsupportedError: a record cannot be decoded, so that the next one cannot be found.
@@ -346,7 +347,7 @@ class ColumnCodec(ABC):
 
     @abstractmethod
     def encode(self, array: pa.Array) -> Encoded:
-        """Encode every value; as `execution.encode_array`.
+        """Encode every value of `array`, as `programs.encode_array`.
 
         Raises:
             ValueRangeError: a value does not fit the layout.
@@ -356,7 +357,7 @@ class ColumnCodec(ABC):
 
 @lru_cache(maxsize=512)
 def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> ColumnCodec:
-    """Return the columns of `layout`; with `wanted`, of these fields only (decoding).
+    """Return the codec of a layout; with `wanted`, a codec that only decodes, and only these fields.
 
     Raises:
         UnsupportedError: a node of the layout is unknown.
@@ -366,7 +367,8 @@ def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> ColumnCodec:
         if isinstance(node, lay.Dynamic):
             _require_known(node)
     if isinstance(layout, lay.Runs):
-        # The number of elements of an array is only known from the values.
+        # With TTL, all fields are decoded even if only `last_access` is wanted: it applies to all elements of an array,
+        # and their number is known only from the decoded elements.
         return RunColumns(plan_columns(layout.stored, None if layout.ttl else wanted), plan_columns(layout.written))
     _require_ends(layout, tail=True)
     surrogate = find_surrogate(layout)
@@ -376,7 +378,7 @@ def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> ColumnCodec:
 
 
 def column_type(layout: lay.Layout) -> pa.DataType:
-    """Arrow type of the values of `layout`; errors as `plan_columns`."""
+    """Return the Arrow type of the values of a layout; errors as for `plan_columns`."""
     return plan_columns(layout).type
 
 
@@ -438,7 +440,7 @@ class ScalarColumns(ColumnCodec):
     """Codec that converts records with the scalar codec to a surrogate layout, which the kernels run.
 
     Attributes:
-        layout: of the records.
+        layout: layout of the records.
         surrogate: the layout that the kernels run instead.
         program: the surrogate with a null flag; records that cannot be decoded are null.
     """
@@ -537,8 +539,8 @@ class RunColumns(ColumnCodec):
     """Codec of lists, each of which is stored as several byte arrays (`layout.Runs`).
 
     Attributes:
-        stored: codec of the stored arrays; its values are lists of lists.
-        written: codec of lists that have one array per element.
+        stored: codec for decoding; its values are lists of arrays, each of them a list of elements.
+        written: codec for encoding; it writes one array per element.
     """
 
     stored: ColumnCodec
@@ -577,7 +579,7 @@ class RunColumns(ColumnCodec):
         return self.written.encode(array)
 
     def _join(self, array: pa.Array) -> pa.Array:
-        """Convert lists of arrays to lists of their elements."""
+        """Convert lists of arrays to lists of the elements of these arrays."""
         offsets, arrays = dense_offsets(array).to_numpy(), array.flatten()
         runs = arrays if pa.types.is_list(arrays.type) else arrays.field("value")
         stops = dense_offsets(runs).to_numpy()
@@ -591,7 +593,7 @@ class RunColumns(ColumnCodec):
 
 
 def explain(error: StateError) -> str:
-    """Return the text of an error, as the reason why a row failed."""
+    """Return the message and the hint of an error as one text: the reason why a row failed."""
     return f"{error.what}. {error.hint}" if error.hint else error.what
 
 
@@ -638,7 +640,8 @@ def is_known(layout: lay.Dynamic) -> bool:
 def _require_known(layout: lay.Dynamic) -> None:
     """Raise UnsupportedError unless this package can decode the values.
 
-    It tries to read no bytes at all: a known format fails because bytes are missing, an unknown one before that.
+    It decodes zero bytes: the decoder of a known format raises FormatError, because bytes are missing; for an unknown
+    format, UnsupportedError comes first.
     """
     try:
         read_value(layout, Reader(b""), tail=False)
@@ -657,8 +660,8 @@ def _require_ends(layout: lay.Layout, *, tail: bool) -> None:
     """Raise UnsupportedError unless the scalar codec finds the end of every opaque value.
 
     Args:
-        layout: of a value.
-        tail: it reaches to the end of its record.
+        layout: layout of a value.
+        tail: the value reaches to the end of its record, which then is also the end of an opaque value.
     """
     match layout:
         case lay.OpaqueBytes(inner=lay.Dynamic() as inner):
@@ -666,7 +669,8 @@ def _require_ends(layout: lay.Layout, *, tail: bool) -> None:
                 _require_known(inner)
         case lay.Struct(fields=fields) | lay.Masked(fields=fields) | lay.PojoObject(fields=fields):
             for index, (_, child) in enumerate(fields):
-                # The last fields of a row may be null, so that the one before them is the last.
+                # Only the last field always reaches to the end. Another field does so only in rows in which all fields
+                # after it are null.
                 _require_ends(child, tail=tail and index == len(fields) - 1)
             for variant in layout.variants if isinstance(layout, lay.PojoObject) else ():
                 _require_ends(variant.layout, tail=tail)
@@ -686,7 +690,7 @@ def _move(error: StateError, offset: int) -> None:
 
 
 def has_opaque(layout: lay.Layout) -> bool:
-    """Return whether a layout keeps a value, or anything nested in it, as bytes (`layout.OpaqueBytes`)."""
+    """Return whether a layout keeps its values, or values nested in them, as bytes (`layout.OpaqueBytes`)."""
     return any(isinstance(each, lay.OpaqueBytes) for each in walk_layout(layout))
 
 
@@ -710,7 +714,7 @@ def reinterpret(array: pa.Array, source: lay.Layout, target: lay.Layout) -> pa.A
 
     Args:
         array: the values, in the type of `source`; null stays null.
-        source: their layout.
+        source: layout of the values.
         target: a layout that differs from `source` only in which nested values are kept as bytes.
 
     Raises:

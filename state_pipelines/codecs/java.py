@@ -60,13 +60,13 @@ LARGE_VALUES, LARGE_PER_BYTE = 1_000_000, 8
 """A record of n bytes may expand to 4,096 + 32 n values, and to no more than 1,000,000 + 8 n."""
 
 BYTES_PER_VALUE = 16
-"""Bytes of text or binary data that are repeated count as one more value each so many bytes."""
+"""Text and binary data count as one more value for each so many bytes, since references may repeat them."""
 
 HINT = "The bytes can be copied as they are: it refers to the same objects so often that it cannot be shown"
 
 
 class ExpansionBudget:
-    """Count of the values of one record, which ends with an error at the limit.
+    """Limit on the number of values to which one record expands; a record that exceeds it raises an error.
 
     Args:
         size: bytes of the record.
@@ -87,14 +87,14 @@ class ExpansionBudget:
 
     @property
     def left(self) -> int:
-        """Values that are still allowed."""
+        """Number of values that are still allowed."""
         return self._limit - self.count
 
     def spend(self, values: int) -> None:
         """Count more values.
 
         Raises:
-            UnsupportedError: they are more than the bytes of the record may expand to.
+            UnsupportedError: the values so far exceed the limit for a record of this size.
         """
         self.count += values
         if self.count > self._limit:
@@ -103,26 +103,27 @@ class ExpansionBudget:
 
 
 class TreeSizes:
-    """Sizes of objects in which a shared object counts at each reference to it; every object is visited once.
+    """Number of values in trees of objects. A shared object counts for each reference to it, but is visited once.
 
     Args:
         inspect: returns the number of values of an object, nested objects excluded, and the nested objects.
-        most_levels: maximum depth. Objects that contain themselves are deeper.
-        what: the value, for the error.
+        most_levels: maximum depth; an object that contains itself exceeds it.
+        what: name of the measured value, for the error.
     """
 
     def __init__(self, inspect: Callable[[Any], tuple[int, Iterable[Any]]], most_levels: int, what: str) -> None:
         self._inspect = inspect
         self._most_levels = most_levels
         self._what = what
-        # Keeps the objects alive as well: Python could give the id of a freed object to another one.
+        # By the id of each object: number of values, levels, and the object itself. Keeping the object alive prevents
+        # that Python gives its id to another one.
         self._known: dict[int, tuple[int, int, Any]] = {}
 
     def measure(self, value: Any, depth: int = 0) -> int:
-        """Return the number of values.
+        """Return the number of values in a tree of objects.
 
         Raises:
-            UnsupportedError: the value is too deep.
+            UnsupportedError: the tree has too many levels.
         """
         return self._measure(value, depth)[0]
 
@@ -144,7 +145,7 @@ class TreeSizes:
 
 
 def count_repeated(data: str | bytes | bytearray) -> int:
-    """Return the number of values that a text or bytes count as."""
+    """Return the number of values that a text or bytes count as: 1, and 1 per `BYTES_PER_VALUE`."""
     return 1 + len(data) // BYTES_PER_VALUE
 
 
@@ -173,7 +174,7 @@ def check_number(size: int, where: Where | None = None) -> None:
     """Check the size of a number before its digits are computed.
 
     Raises:
-        UnsupportedError: it is more than `MAX_BYTES`.
+        UnsupportedError: the number has more than `MAX_BYTES` bytes.
     """
     if size > MAX_BYTES:
         raise UnsupportedError(
@@ -191,7 +192,7 @@ def epoch_day(year: int, month: int, day: int) -> int:
 
 
 def calendar_day(days: int) -> tuple[int, int, int]:
-    """Mirror of `epoch_day`: year, month and day."""
+    """Return year, month and day of an epoch day (the inverse of `epoch_day`)."""
     era, of_era = divmod(days + 719468, 146097)
     year = (of_era - of_era // 1460 + of_era // 36524 - of_era // 146096) // 365
     of_year = of_era - (365 * year + year // 4 - year // 100)
@@ -222,7 +223,7 @@ def write_millis(writer: Writer, value: int | None) -> None:
 
 
 def read_sql_timestamp(reader: Reader) -> dict[str, int] | None:
-    """`java.sql.Timestamp`: epoch milliseconds, and the nanoseconds within the second."""
+    """Read a `java.sql.Timestamp`: epoch milliseconds, and the nanoseconds within the second."""
     millis, nanos = reader.i64(), reader.i32()
     return None if millis == _LONG_MIN else {"millis": millis, "nanos": nanos}
 
@@ -234,7 +235,7 @@ def write_sql_timestamp(writer: Writer, value: dict[str, int] | None) -> None:
 
 
 def read_instant(reader: Reader) -> dict[str, int] | None:
-    """`java.time.Instant`: epoch seconds and nanoseconds."""
+    """Read a `java.time.Instant`: epoch seconds, and the nanoseconds within the second."""
     seconds, nano = reader.i64(), reader.i32()
     return None if seconds == _LONG_MIN else {"epoch_second": seconds, "nano": nano}
 
@@ -313,10 +314,10 @@ def write_local_time(writer: Writer, value: int | None) -> None:
 
 
 def read_local_date_time(reader: Reader) -> dict[str, int] | None:
-    """`java.time.LocalDateTime`: `date` as `read_local_date`, `nano_of_day` as `read_local_time`.
+    """Read a `java.time.LocalDateTime`: `date` as in `read_local_date`, `nano_of_day` as in `read_local_time`.
 
     Raises:
-        FormatError: no date or no time of day, or one of them is null and the other is not.
+        FormatError: not a date or time of day, or only one of them is null.
     """
     start = reader.position
     date, time = read_local_date(reader), read_local_time(reader)
@@ -335,7 +336,7 @@ def write_local_date_time(writer: Writer, value: dict[str, Any] | None) -> None:
 
 @dataclass(frozen=True)
 class TypedValue:
-    """A value without inner structure and its class.
+    """A value that does not contain other objects, with its Java class.
 
     Attributes:
         class_name: binary name, such as `java.lang.Long` or `java.time.LocalDate`.
@@ -365,7 +366,7 @@ class EnumValue:
 
 @dataclass(frozen=True)
 class ObjectValue:
-    """An object as its fields, in the order of the bytes; super classes may repeat a name."""
+    """An object as its fields, in stored order; the same name may occur again as a field of a super class."""
 
     class_name: str
     fields: tuple[tuple[str, object], ...]
@@ -389,12 +390,12 @@ class CollectionKind(StrEnum):
 
 @dataclass(frozen=True)
 class CollectionValue:
-    """A list, set or queue in the order of the bytes.
+    """A list, set or queue, with the items in stored order.
 
     Attributes:
         kind: list or set.
-        comparator: of sorted sets and priority queues; None is the natural order.
-        element_class: of an `EnumSet`, and of `Arrays.asList` in Kryo 2, which store it.
+        comparator: comparator of a sorted set or priority queue; None for the natural order.
+        element_class: element class, where it is stored: of an `EnumSet`, and of `Arrays.asList` in Kryo 2.
     """
 
     class_name: str
@@ -406,7 +407,7 @@ class CollectionValue:
 
 @dataclass(frozen=True)
 class MapValue:
-    """A map in the order of the bytes; `comparator` as in `CollectionValue`."""
+    """A map, with the entries in stored order; `comparator` as in `CollectionValue`."""
 
     class_name: str
     entries: tuple[tuple[object, object], ...]
@@ -415,12 +416,12 @@ class MapValue:
 
 @dataclass(frozen=True)
 class MessageValue:
-    """A message of Protobuf or Thrift, which its own library wrote.
+    """A message of Protobuf or Thrift, in the format of that library.
 
     Attributes:
-        class_name: its Java class.
+        class_name: Java class of the message.
         raw: the bytes of the message, written back unchanged.
-        fields: its fields by name, where the message is declared; None where it is not.
+        fields: fields of the message by name; None unless the user has declared the message.
     """
 
     class_name: str
@@ -430,7 +431,7 @@ class MessageValue:
 
 @dataclass(frozen=True)
 class BackReference:
-    """A reference to an object that encloses it; `index` counts the objects of the graph from 0."""
+    """A reference to an object that contains this reference (a cycle), by the index of the object in its graph."""
 
     index: int
 
@@ -442,7 +443,7 @@ class Undecoded:
     Attributes:
         class_name: class of the value, as far as known.
         raw: all bytes of the value.
-        reason: why they could not be decoded, and what to do.
+        reason: reason why the bytes could not be decoded, and what to do.
     """
 
     class_name: str
@@ -451,9 +452,10 @@ class Undecoded:
 
 
 def plain(value: object) -> object:
-    """`value` without its Java types: lists, lists of (key, value), dicts with `class`, numbers, text.
+    """Convert a value to plain Python: lists, lists of (key, value), dicts with `class`, numbers, text.
 
-    Sets become lists and enum constants their names, as the scalar codec gives them for serializers that know them.
+    Java types are dropped. Sets become lists, and enum constants their names, as the scalar codec returns them for set
+    and enum serializers.
     """
     match value:
         case TypedValue():
@@ -478,12 +480,12 @@ _IMMUTABLE_MAP = 3
 
 
 def read_java_object(reader: Reader) -> JavaContent:
-    """Read one value; `java_value` turns it into one that can be shown.
+    """Read one object of Java serialization; `java_value` converts the result to a plain value.
 
     Raises:
         FormatError: not a serialization stream.
-        UnsupportedError: the stream uses a form that cannot be read without the class, or refers to the same objects
-            so often that they expand beyond the limit.
+        UnsupportedError: the stream has data that cannot be read without the class, or refers to the same objects so
+            often that they expand beyond the limit.
     """
     start = reader.position
     content = read_stream(reader)
@@ -498,14 +500,14 @@ def make_sizes() -> TreeSizes:
 
 
 class _ContentInspector:
-    """Counts the values of objects and arrays; the names of class and fields count again for each object."""
+    """Counts the values of objects and arrays. Class and field names count for each object: its value repeats them."""
 
     def __init__(self) -> None:
-        # By the id of the class descriptor: the contents keep the descriptors alive, so that the ids stay theirs.
+        # By the id of the class descriptor. The contents keep the descriptors alive, so Python cannot reuse an id.
         self._names: dict[int, int] = {}
 
     def inspect(self, content: JavaValue) -> tuple[int, list[JavaValue]]:
-        """Return the number of values, nested objects and arrays of objects excluded, and these nested ones."""
+        """Return the number of values outside nested objects and arrays of objects, and the list of these."""
         match content:
             case JavaObject():
                 values = [value for data in content.class_data for value in (*data.values, *(data.annotation or ()))]
@@ -560,7 +562,7 @@ def _count_leaf(value: JavaValue) -> int:
 
 
 def _count_bits(value: JavaValue) -> int:
-    """Return the bits that are set in the words of a BitSet."""
+    """Return the number of bits that are set in the words of a BitSet."""
     words = value.values if isinstance(value, JavaArray) else ()
     return sum(word.bit_count() for word in words if isinstance(word, int))
 
@@ -571,11 +573,11 @@ def write_java_object(writer: Writer, content: JavaContent) -> None:
 
 
 def java_value(content: JavaValue) -> object:
-    """Convert a content of a stream to a plain value.
+    """Convert an object of a Java stream to a plain value.
 
     Returns:
-        A plain Python value or one of `codecs.java`; an object of an unknown class is the fields that it
-        wrote, with the data added by its `writeObject` method in the field `@annotation`.
+        A plain Python value or a value class of `codecs.java`. An object of an unknown class becomes an `ObjectValue`
+        of its stored fields; data that its `writeObject` method added are in the field `@annotation`.
 
     Raises:
         FormatError: the data of a known class are invalid.
@@ -584,7 +586,7 @@ def java_value(content: JavaValue) -> object:
 
 
 class _Conversion:
-    """Conversions of one value and of all inside it; `read_java_object` limits their number."""
+    """Converts one value and all values nested in it, whose number `read_java_object` has limited."""
 
     def value(self, content: JavaValue) -> object:
         match content:
@@ -626,7 +628,7 @@ class _Conversion:
         return ObjectValue(content.class_name, tuple(values + ([("@annotation", added)] if added else [])))
 
     def elements(self, content: JavaObject) -> list[object]:
-        """Return the elements: what `writeObject` added, without the block that holds the size."""
+        """Return the elements of a collection: the objects that `writeObject` added, without the block of its size."""
         return [self.value(item) for item in _added(content) if not isinstance(item, JavaBlock)]
 
     def boxed(self, content: JavaObject) -> object:
@@ -648,7 +650,7 @@ class _Conversion:
         return _map(content.class_name, self.elements(content), comparator)
 
     def immutable(self, content: JavaObject) -> CollectionValue | MapValue:
-        """Convert a `CollSer`, which `List.of`, `Set.of` and `Map.of` write; its tag gives the kind."""
+        """Convert a `CollSer`, the serialized form of `List.of`, `Set.of` and `Map.of`; its field `tag` is the kind."""
         elements, tag = self.elements(content), _integer(content.fields["tag"]) & 0xFF
         if tag == _IMMUTABLE_MAP:
             return _map("java.util.ImmutableCollections$MapN", elements, None)
@@ -677,7 +679,7 @@ class _Conversion:
         return TypedValue(content.class_name, struct.unpack(">q", _block(content))[0])
 
     def timestamp(self, content: JavaObject) -> TypedValue:
-        """Convert a `Timestamp`: `Date` writes its whole seconds, the field `nanos` has the rest."""
+        """Convert a `Timestamp`: its super class `Date` writes the whole seconds, the field `nanos` has the rest."""
         (millis,) = struct.unpack(">q", _block(content))
         nanos = _integer(content.fields["nanos"])
         return TypedValue(content.class_name, {"millis": millis + nanos // 1_000_000, "nanos": nanos})
@@ -699,7 +701,7 @@ class _Conversion:
         return TypedValue(content.class_name, {name: _integer(content.fields[name]) for name in names})
 
     def time(self, content: JavaObject) -> TypedValue:
-        """Convert a `java.time.Ser`: a type byte, then the value."""
+        """Convert a `java.time.Ser` (serialized form of the classes of java.time): a type byte, then the value."""
         raw = _block(content)
         reader = Reader(raw, "java.time.Ser")
         match reader.u8():
@@ -737,7 +739,7 @@ def _local_date(reader: Reader) -> int:
 
 
 def _local_time(reader: Reader) -> int:
-    """Read a time of day; where trailing zero fields are left out, the last stored field is complemented."""
+    """Read a `LocalTime` as nanoseconds of the day; if zero fields are left out, the last field is complemented."""
     numbers = [0, 0, 0]
     for index in range(3):
         item = reader.i8()

@@ -76,31 +76,34 @@ _LONGEST_PLAIN = 1_000
 
 
 def tagged(tag: str, content: Json) -> Json:
-    """Return an object of one tag."""
+    """Return a JSON object with one member: `tag` with its content."""
     return {tag: content}
 
 
 def number(value: float) -> Json:
-    """Return a float or double; non-finite numbers are strings."""
+    """Return the JSON of a float or double; non-finite numbers become strings."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
 
 
 def hex_bytes(value: bytes | bytearray) -> Json:
-    """Return the bytes in lower-case hex."""
+    """Return the JSON of bytes: lower-case hex, tagged `@bytes`."""
     return tagged("@bytes", bytes(value).hex())
 
 
 def big_integer(value: int) -> Json:
-    """Return a BigInteger of any size; by way of a decimal number, because Python limits the digits of integers."""
+    """Return the JSON of a BigInteger of any size.
+
+    It is formatted as a `Decimal`, because Python limits the number of digits of an int.
+    """
     return tagged("@bigint", format(Decimal(value), "f"))
 
 
 def decimal(value: Decimal) -> Json:
-    """Return a BigDecimal as `toPlainString` has it; beyond 1,000 zeros as `toString` has it.
+    """Return the JSON of a BigDecimal: `toPlainString`, or `toString` for exponents beyond ±1,000.
 
-    PyFlink writes decimals as text, so that they may be `NaN`, `sNaN` or `Infinity`.
+    Decimals of PyFlink may also be `NaN`, `sNaN` or `Infinity`, because it stores them as text.
     """
     if not value.is_finite():
         return tagged("@dec", str(value))
@@ -111,35 +114,35 @@ def decimal(value: Decimal) -> Json:
 
 
 def date_text(days: int) -> str:
-    """ISO text of a date; years beyond 9999 have a plus sign."""
+    """Return the ISO text of an epoch day; years beyond 9999 have a plus sign."""
     year, month, day = calendar_day(days)
     sign = "-" if year < 0 else "+" if year > 9999 else ""
     return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
 
 
 def time_text(nanos: int) -> str:
-    """ISO text of a time of day, always with nine decimals."""
+    """Return the ISO text of a nanosecond of the day, always with nine decimals."""
     seconds, nano = divmod(nanos, 1_000_000_000)
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{nano:09d}"
 
 
 def java_date(days: int) -> Json:
-    """Return a LocalDate from its epoch day."""
+    """Return the JSON of a LocalDate, given as its epoch day."""
     return tagged("@date", date_text(days))
 
 
 def java_time(nanos: int) -> Json:
-    """Return a LocalTime from its nanosecond of the day."""
+    """Return the JSON of a LocalTime, given as its nanosecond of the day."""
     return tagged("@time", time_text(nanos))
 
 
 def java_date_time(members: Mapping[str, int]) -> Json:
-    """Return a LocalDateTime from `date` and `nano_of_day`."""
+    """Return the JSON of a LocalDateTime, given as `date` (epoch day) and `nano_of_day`."""
     return tagged("@datetime", f"{date_text(members['date'])}T{time_text(members['nano_of_day'])}")
 
 
 def sorted_map(entries: Iterable[tuple[Json, Json]]) -> Json:
-    """Return a map; of keys with the same text the last one stays."""
+    """Return the JSON of a map, sorted by key; of entries whose keys have the same text, the last one is kept."""
     unique: dict[str, Json] = {}
     for key, value in entries:
         unique[sort_text(key)] = [key, value]
@@ -147,12 +150,12 @@ def sorted_map(entries: Iterable[tuple[Json, Json]]) -> Json:
 
 
 def sorted_set(items: Iterable[Json]) -> Json:
-    """Return a set."""
+    """Return the JSON of a set, sorted."""
     return tagged("@set", sorted(items, key=sort_text))
 
 
 def sort_text(value: Json) -> str:
-    """Return the JSON text that maps and sets are sorted by: doubles as in Java, non-ASCII characters escaped."""
+    """Return the JSON text by which maps and sets are sorted: doubles as in Java, non-ASCII characters escaped."""
     match value:
         case str():
             return _quoted(value)
@@ -179,7 +182,7 @@ def _escaped(unit: int) -> str:
 
 
 def _double_text(value: float) -> str:
-    """`Double.toString`: decimal between 0.001 and 10,000,000, else with an exponent."""
+    """Return a double as `Double.toString` does: decimal between 0.001 and 10,000,000, else with an exponent."""
     if value == 0 or 1e-3 <= abs(value) < 1e7:
         text = format(Decimal(repr(value)), "f")
         return text if "." in text else f"{text}.0"
@@ -190,10 +193,10 @@ def _double_text(value: float) -> str:
 
 @singledispatch
 def value_json(value: object) -> Json:
-    """Return JSON of a value by its own type.
+    """Return the JSON of a value according to its Python type.
 
     Raises:
-        ValueRangeError: a Python value that no decoder gives.
+        ValueRangeError: the type is none that decoders return.
     """
     raise ValueRangeError(f"{type(value).__name__} {value!r} has no JSON form")
 
@@ -207,7 +210,7 @@ def _(value: bool | str | None) -> Json:
 
 @value_json.register(int)
 def _(value: int) -> Json:
-    # Integers of any size, as Beam has them, are numbers as long as Python writes them.
+    # Integers of Beam have any size. Python does not convert much larger ones than of `_MOST_BITS` bits to text.
     return value if value.bit_length() <= _MOST_BITS else big_integer(value)
 
 
@@ -263,7 +266,7 @@ def _row(fields: Mapping[str, object]) -> Json:
 
 
 def _generic_record(fields: Mapping[str, object]) -> AvroRecord | None:
-    """Return the record in an object of Avro's generic record class; None when schema and values do not fit."""
+    """Convert the fields of an object of Avro's `GenericData$Record`; None if its schema and values do not fit."""
     schema, values = fields.get("schema"), fields.get("values")
     if not isinstance(schema, TypedValue) or not isinstance(schema.value, str) or not isinstance(values, ArrayValue):
         return None
@@ -348,7 +351,11 @@ _ARRAY_BASE = 16
 
 
 def sql_row(row: BinaryRowValue, types: Sequence[LogicalType], *, nested: bool = False) -> Json:
-    """Return a row with its kind; in an outermost row, a RAW value is a section of the row's memory."""
+    """Return the JSON of a row and its row kind.
+
+    A RAW value is shown as its Java object holds it: as a section of the row's memory. In a `nested` row it is shown
+    as its bytes.
+    """
     values = [sql_value(value, of) for of, value in zip(types, row.fields, strict=True)]
     raw = [index for index, of in enumerate(types) if of.root == "RAW" and row.fields[index] is not None]
     if raw and not nested:
@@ -359,7 +366,13 @@ def sql_row(row: BinaryRowValue, types: Sequence[LogicalType], *, nested: bool =
 
 
 def raw_value_json(block: bytes, offset: int, size: int) -> Json:
-    """Return a RAW value as the fields of its object: a section of the row's memory."""
+    """Return the JSON of a RAW value: the fields of the `BinaryRawValueData` in Java, a section of the row's memory.
+
+    Args:
+        block: the memory of the row.
+        offset: start of the value in `block`.
+        size: bytes of the value.
+    """
     segment: dict[str, Json] = {
         "@class": "org.apache.flink.core.memory.MemorySegment",
         "address": _ARRAY_BASE,
@@ -382,12 +395,12 @@ def raw_value_json(block: bytes, offset: int, size: int) -> Json:
 
 
 def sql_array(value: Iterable[object], of: LogicalType) -> list[Json]:
-    """Return an array."""
+    """Return the JSON of a SQL array."""
     return [sql_value(item, of) for item in value]
 
 
 def sql_map(value: Iterable[tuple[object, object]], key_type: LogicalType, value_type: LogicalType | None) -> Json:
-    """Return a map; a multiset without value type."""
+    """Return the JSON of a SQL map, or of a multiset if `value_type` is None."""
     return sorted_map(
         (sql_value(key, key_type), value_json(item) if value_type is None else sql_value(item, value_type))
         for key, item in value
@@ -395,7 +408,7 @@ def sql_map(value: Iterable[tuple[object, object]], key_type: LogicalType, value
 
 
 def sql_value(value: Any, of: LogicalType) -> Json:
-    """Return a value of a logical type."""
+    """Return the JSON of a value of a logical type."""
     if value is None:
         return None
     match of.root:
@@ -413,7 +426,7 @@ def sql_value(value: Any, of: LogicalType) -> Json:
 
 
 def sql_timestamp(value: Any) -> Json:
-    """Return a timestamp, with or without nanoseconds."""
+    """Return the JSON of a timestamp, which may be a dict of milliseconds and nanoseconds, or milliseconds only."""
     if isinstance(value, Mapping):
         millis, nanos = (*value.values(), 0)[:2]
         return value_json(TimestampValue(millis, nanos))
@@ -426,7 +439,7 @@ _TABLE_WINDOWS = "org.apache.flink.table.runtime.operators.window."
 
 
 def dumps(line: Mapping[str, object]) -> str:
-    """Return one line of JSON, without a line feed: compact, ASCII, keys in the order given."""
+    """Return an object as one line of JSON without a line feed: compact, ASCII, members in the given order."""
     return json.dumps(line, separators=(",", ":"), allow_nan=False)
 
 
@@ -434,14 +447,17 @@ def to_json(node: tree.Serializer, value: Any) -> Json:
     """Return a decoded value as an object for `json.dumps`.
 
     Args:
-        node: its serializer.
-        value: as the scalar codec gives it.
+        node: serializer of the value.
+        value: the value as the scalar codec returns it.
     """
     return None if value is None else _render(node, value)
 
 
 def access_times(node: tree.Serializer, value: Any) -> int | list[int] | None:
-    """Return last access in epoch milliseconds of a value with TTL, one per element of a list; None without TTL."""
+    """Return the last access of a value with TTL in epoch milliseconds; one number per element for lists with TTL.
+
+    Returns None for values without TTL.
+    """
     if value is None:
         # The bytes of a map can mark a value as null, although Flink writes no nulls with TTL.
         return None
@@ -455,14 +471,15 @@ def access_times(node: tree.Serializer, value: Any) -> int | list[int] | None:
 
 
 def register_json(node_class: type[Node]) -> Callable[[Render[Node]], Render[Node]]:
-    """Register the JSON form of a custom serializer family; decorates a function (node, value).
+    """Register the JSON of values of a custom serializer; decorates a function that gets (node, value).
+
+    The function is not called for null. It calls `to_json` for values of nested serializers.
 
     Args:
-        node_class: subclass of `tree.Serializer`. The function gets values other than null, and calls `to_json` for
-            those of nested serializers.
+        node_class: subclass of `tree.Serializer` whose nodes the function gets.
 
     Raises:
-        UsageError: the class is one of Flink's families, whose forms are fixed.
+        UsageError: the class is one of Flink's serializers, whose JSON is fixed.
     """
     if tree.is_built_in(node_class):
         raise UsageError(
@@ -526,7 +543,7 @@ def _(node: tree.Either, value: Any) -> Json:
 @_render.register(tree.Pojo)
 def _(node: tree.Pojo, value: Any) -> Json:
     if isinstance(value, Undecoded):
-        # An object of a subclass whose serializer has no reader.
+        # The object is of a subclass whose serializer this package cannot read.
         return value_json(value)
     name = str(value.get("class", node.pojo_class))
     serializers = _field_serializers(node, name)
@@ -600,7 +617,7 @@ def _transaction(node: tree.Variants, value: Any) -> Json:
 
 @_render.register(tree.BinaryRow)
 def _(node: tree.BinaryRow, value: Any) -> Json:
-    """Return a row of unknown field types as its bytes, including the length prefix."""
+    """Return the JSON of a row of unknown field types: its bytes in hex, including the length prefix."""
     if not isinstance(value, bytes):
         return value_json(value)
     return tagged("@hex", (len(value).to_bytes(4, "big") + value).hex())
@@ -671,7 +688,7 @@ _VARIANTS = {
     ),
     tree.VariantKind.LOCKABLE: ("org.apache.flink.cep.nfa.sharedbuffer.Lockable", "reference_count", "refCounter"),
 }
-"""Class of the object, and the name of the member beside its element, in the value and in the class."""
+"""Java class of the object; name of its member other than the element, in the decoded value and in that class."""
 
 _BASIC: dict[BasicKind, Callable[[Any], Json]] = {
     BasicKind.FLOAT: number,

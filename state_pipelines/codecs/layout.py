@@ -68,7 +68,7 @@ class Primitive(Layout):
     kind: PrimitiveKind
 
     def __post_init__(self) -> None:
-        # Layouts of other people's serializers name it.
+        # Layouts that users register may give the kind by its name.
         object.__setattr__(self, "kind", PrimitiveKind(self.kind))
 
 
@@ -165,7 +165,7 @@ class Optional(Layout):
 
 @dataclass(frozen=True)
 class Marked(Layout):
-    """An i32 with one of two values, then the value unless null (unions of Avro with null, Scala case classes).
+    """An i32 that says null or not null, then the value unless null (unions of Avro with null, Scala case classes).
 
     Attributes:
         null: the i32 of null.
@@ -189,7 +189,7 @@ class Delimited(Layout):
     """Elements up to the end of the span with one delimiter byte between them (`ListDelimitedSerializer`).
 
     Attributes:
-        delimiter: the byte; None when nothing is between them.
+        delimiter: the delimiter byte; None if the elements follow each other directly.
     """
 
     element: Layout
@@ -200,12 +200,12 @@ class Delimited(Layout):
 class Runs(Layout):
     """A list that is stored in several arrays of bytes, each with some elements: a list state of a Python function.
 
-    PyFlink appends what a bundle has added as one `byte[]`, and Java joins the arrays by a delimiter byte. This package
-    writes one array per element, which PyFlink reads as well.
+    PyFlink appends the elements that a bundle has added as one `byte[]`, and Java joins the arrays by a delimiter byte.
+    This package writes one array per element, which PyFlink reads as well.
 
     Attributes:
         element: layout of an element.
-        ttl: each array has a prefix: the time of the last access of its elements.
+        ttl: before each array, the time of the last access of its elements is stored.
     """
 
     element: Layout
@@ -213,12 +213,12 @@ class Runs(Layout):
 
     @property
     def stored(self) -> Delimited:
-        """Layout of the bytes."""
+        """Layout for reading: arrays with any number of elements."""
         return self._join(Delimited(self.element, delimiter=None))
 
     @property
     def written(self) -> Delimited:
-        """Layout of the bytes with one array per element."""
+        """Layout for writing: arrays with one element each."""
         return self._join(self.element)
 
     def _join(self, content: Layout) -> Delimited:
@@ -250,7 +250,7 @@ class Masked(Layout):
 
 @dataclass(frozen=True)
 class Choice(Layout):
-    """`EitherSerializer`: a flag byte (1 is left), then that side."""
+    """`EitherSerializer`: a flag byte (1 is left), then the left or the right value."""
 
     left: Layout
     right: Layout
@@ -258,7 +258,7 @@ class Choice(Layout):
 
 @dataclass(frozen=True)
 class Constants(Layout):
-    """`EnumSerializer`: an i32 index into names."""
+    """`EnumSerializer`: an i32 index into `names`, the constants in the order of the serializer snapshot."""
 
     names: tuple[str, ...]
 
@@ -303,9 +303,9 @@ class Rest(Layout):
 
 @dataclass(frozen=True)
 class Span(Layout):
-    """The start and stop offset of `inner` instead of its value, for formats that do not store the size of a value.
+    """A value of layout `inner` that is decoded to its start and stop offset, to find the end of values without a size.
 
-    It is read-only; the bytes of a span are written as bytes.
+    It can only be decoded, not encoded.
     """
 
     inner: Layout
@@ -323,7 +323,7 @@ class NullMasked(Layout):
     """`LinkedListSerializer`: an i32 count, a null bit per element, the elements that are not null.
 
     Attributes:
-        mask: whether there are null bits.
+        mask: the null bits are stored; otherwise no element is null.
     """
 
     element: Layout
@@ -344,12 +344,12 @@ class Tagged(Layout):
 
 
 OPAQUE_FIELD = "@bytes"
-"""The only field of the structs that `Carried` values are."""
+"""Name of the only field of the structs that represent `OpaqueBytes` values."""
 
 
 @dataclass(frozen=True)
 class OpaqueBytes(Layout):
-    """A value that is passed on undecoded: a struct with its bytes in the only field, `@bytes`."""
+    """A value of layout `inner` that is not decoded: a struct whose only field, `@bytes`, holds its bytes."""
 
     inner: Layout
 
@@ -358,8 +358,8 @@ class OpaqueBytes(Layout):
 class Dynamic(Layout):
     """Data whose shape is not fixed by the serializer (Kryo, Avro, binary rows, Java objects).
 
-    `program` compiles those whose shape follows from the serializer (Avro, the table runtime); `columns` converts the
-    others, if it can, to a layout that has a fixed shape.
+    The module `programs` compiles those whose shape follows from the schema or types of the serializer (Avro, the
+    table runtime). The module `columns` converts the others, if it can, to a layout that has a fixed shape.
 
     Attributes:
         kryo_version: 2 up to Flink 1.20, 5 from 2.0.
@@ -436,13 +436,13 @@ class OpaqueValues(Enum):
 
 @dataclass(frozen=True)
 class LayoutContext:
-    """The context that data layouts depend on beside the serializer snapshot.
+    """Everything but the serializer that the layout of its data depends on.
 
     Attributes:
         kryo_version: 2 for snapshots of Flink 1.x, 5 from 2.0 (the serializer snapshot does not store it).
         opaque_values: the values that are kept as bytes.
-        subclasses: non-registered POJO subclasses by POJO class, as far as any serializer of the snapshot lists them.
-            The heap backend writes objects of such classes without listing the class in the state's own serializer.
+        subclasses: non-registered POJO subclasses by POJO class, collected from all serializers of the snapshot:
+            the heap backend writes objects of such classes without listing the class in the state's own serializer.
         classes: declarations of classes that the snapshot does not describe: fields of classes that Kryo writes, and
             subclasses of POJOs.
         messages: declared messages of Protobuf and Thrift inside Kryo.
@@ -456,7 +456,7 @@ class LayoutContext:
 
 
 def keep_all_opaque(context: LayoutContext) -> LayoutContext:
-    """Return `context` with all opaque values kept as bytes, for values that are only passed on."""
+    """Return `context` with all opaque values kept as bytes, for values that are only copied."""
     return replace(context, opaque_values=OpaqueValues.ALL)
 
 
@@ -467,12 +467,12 @@ def keep_undecodable(context: LayoutContext) -> LayoutContext:
 
 Node = TypeVar("Node", bound=tree.Serializer)
 Derive: TypeAlias = Callable[[tree.Serializer], Layout]
-"""Gives the layout of a nested serializer."""
+"""Function that returns the layout of a nested serializer."""
 LayoutOf: TypeAlias = Callable[[Node, Derive], Layout]
 Convert: TypeAlias = Callable[[Any], Any]
-"""Turns a value of an old serializer into one of a new serializer."""
+"""Function that converts a value of an old serializer to one of a new serializer."""
 FindConversion: TypeAlias = Callable[[tree.Serializer, tree.Serializer], Convert]
-"""Gives the conversion between nested serializers."""
+"""Function that returns the conversion between two nested serializers."""
 ConversionOf: TypeAlias = Callable[[Any, Any, FindConversion], Convert]
 
 
@@ -489,7 +489,7 @@ _caches: list[Callable[[], None]] = []
 
 
 def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Callable[[LayoutOf[Node]], LayoutOf[Node]]:
-    """Register the data layout of a serializer family; decorates the function that derives it from a node.
+    """Register the data layout of a custom serializer; decorates the function that derives it from a node.
 
     Example::
 
@@ -498,12 +498,12 @@ def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Cal
             return Struct((("amount", Primitive(PrimitiveKind.I64)), ("currency", Text())))
 
     Args:
-        node_class: a frozen dataclass, subclass of `tree.Serializer`.
+        node_class: class of the nodes: a frozen dataclass, subclass of `tree.Serializer`.
         fixed_length: False when `TypeSerializer.getLength` returns -1 although the size is constant; it matters for
             keys and namespaces (`CompositeKeySerializationUtils.isAmbiguousKeyPossible`).
 
     Raises:
-        UsageError: the class is one of Flink's families, is no serializer, or has a layout already.
+        UsageError: the class is one of Flink's serializers, is no serializer, or has a layout already.
     """
     if not issubclass(node_class, tree.Serializer) or tree.is_built_in(node_class):
         raise UsageError(
@@ -522,7 +522,7 @@ def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Cal
 
 
 def register_class_layout(type_class: str, layout: Layout) -> None:
-    """Register the layout of a class that writes itself, or that has a Kryo serializer of its own.
+    """Register the layout of a class that writes its own bytes, or that has its own Kryo serializer.
 
     Args:
         type_class: its binary name, such as `com.acme.Job$Name`.
@@ -540,10 +540,11 @@ def register_class_layout(type_class: str, layout: Layout) -> None:
 def register_conversion(
     old_class: type[tree.Serializer], new_class: type[tree.Serializer]
 ) -> Callable[[ConversionOf], ConversionOf]:
-    """Register how values change where a rule answers *after migration*; decorates the function that finds it.
+    """Register the conversion of values between two serializers that are *compatible after migration*.
 
-    It is what `deserialize` of the restored serializer and `serialize` of the new one do together. Without it, values
-    stay as they are, which needs layouts of the same kinds of values: numbers may become wider, nested serializers may
+    It decorates a function that returns the conversion. The conversion does what Flink does when it reads a value with
+    the restored serializer and writes it with the new one. Without a registered conversion, values stay as they are.
+    This works only if both layouts hold the same kinds of values: numbers may become wider, nested serializers may
     change as their own rules allow.
 
     Example::
@@ -552,15 +553,16 @@ def register_conversion(
         def convert_cents(old, new, find):
             return lambda value: {"amount": value, "currency": new.currency}
 
-    The function gets the old node, the new node, and a function that gives the conversion between two nested ones. The
-    conversion takes and returns values of the scalar codec: those of the layouts of both nodes.
+    The function gets the old node, the new node, and a function that returns the conversion between two nested nodes.
+    The conversion takes a value of the old node's layout and returns one of the new node's layout, both as the scalar
+    codec represents them.
 
     Args:
         old_class: class of the nodes in snapshots.
         new_class: class of the nodes of the new job; may be the same.
 
     Raises:
-        UsageError: both are families of Flink, or the pair has a conversion already.
+        UsageError: both are serializers of Flink, or the pair has a conversion already.
     """
     if tree.is_built_in(old_class) and tree.is_built_in(new_class):
         raise UsageError(f"{old_class.__name__} and {new_class.__name__} are both families of Flink")
@@ -581,7 +583,7 @@ def find_conversion(old: tree.Serializer, new: tree.Serializer, find: FindConver
 
 
 def find_class_layout(type_class: str) -> Layout | None:
-    """Return the registered layout of a class that writes itself, or that Kryo has a serializer for."""
+    """Return the layout registered by `register_class_layout` for a class, or None."""
     load_plugins(ENTRY_POINT_GROUP, "serializer")
     return _classes.get(type_class)
 
@@ -589,14 +591,15 @@ def find_class_layout(type_class: str) -> Layout | None:
 def find_layout(serializer: tree.Serializer, derive: Derive) -> Layout | None:
     """Return the registered layout of a serializer, or None."""
     if isinstance(serializer, tree.ClassBound):
-        # Its snapshot class is Flink's own, so plug-ins may not be loaded yet.
+        # The snapshot class of such a serializer is Flink's own, so reading the snapshot may not have loaded the
+        # plug-ins. `find_class_layout` loads them.
         return find_class_layout(serializer.type_class)
     extension = _extensions.get(type(serializer))
     return None if extension is None else extension.layout_of(serializer, derive)
 
 
 def has_fixed_length(serializer: tree.Serializer) -> bool:
-    """Return whether `getLength` of the serializer may be fixed; whether it is depends on the layout."""
+    """Return whether `TypeSerializer.getLength` may return a fixed size. If so, the layout decides (`fixed_width`)."""
     if isinstance(serializer, tree.ClassBound):
         return serializer.kind is tree.ClassBoundKind.COPYABLE_VALUE
     extension = _extensions.get(type(serializer))
@@ -624,7 +627,10 @@ WORDS: dict[str, Layout] = {
     "big_decimal": BigDecimal(),
     "void": Constant(b""),
 }
-"""Layout of each word: numbers by width, `utf` (`writeUTF`), `text` (Flink's `StringValue`), `bytes` after an i32."""
+"""Layout of each word in the text of a layout.
+
+Numbers have their width, `utf` is `writeUTF`, `text` Flink's `StringValue`, and `bytes` follow an i32 length.
+"""
 
 MAX_DEPTH = 32
 
@@ -633,10 +639,10 @@ _NESTED = re.compile(r"nested(\d{1,2})")
 
 
 def check_layout(declared: DeclaredSerializer) -> None:
-    """Refuse a declaration whose layout cannot be read.
+    """Check that the layout in a declaration can be parsed.
 
     Raises:
-        UsageError: its layout is not valid, or names a nested serializer that the body does not have.
+        UsageError: the layout is not valid, or names a nested serializer that the declared snapshot does not have.
     """
     known = (declared.body or ()).count("snapshot")
     if "composite" in (declared.body or ()):
@@ -651,14 +657,14 @@ def names_nested(text: str) -> bool:
 
 @lru_cache(maxsize=256)
 def parse_layout(text: str, nested: tuple[Layout, ...] = ()) -> Layout:
-    """Read the text of a layout.
+    """Parse a layout that is given as text.
 
     Args:
         text: the text.
-        nested: layouts of the nested serializers, which `nested0` and so on name.
+        nested: layouts of the nested serializers; `nested0` in the text is the first of them.
 
     Raises:
-        UsageError: the text is not a layout; names the character.
+        UsageError: the text is not a layout; the message gives the position.
     """
     parser = _Parser(text, nested)
     layout = parser.layout()

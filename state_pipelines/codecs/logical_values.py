@@ -200,7 +200,7 @@ def _clock(nanos: npt.NDArray[np.generic], null: npt.NDArray[np.bool_]) -> Compo
 
 
 def _chars(units: npt.NDArray[np.uint16], valid: Mask) -> pa.Array:
-    """Convert one UTF-16 unit per value to strings of one character."""
+    """Convert UTF-16 units, one per value, to strings of one character."""
     surrogate = (units >= 0xD800) & (units <= 0xDFFF)
     if valid is not None:
         surrogate &= valid
@@ -230,7 +230,7 @@ def _chars(units: npt.NDArray[np.uint16], valid: Mask) -> pa.Array:
 
 
 def _code_units(array: pa.Array) -> npt.NDArray[np.uint16]:
-    """Convert strings of one character of the basic plane to UTF-16 units; null gives 0, as a flag marks it."""
+    """Convert strings of one character of the basic plane to UTF-16 units; null becomes 0, since a flag marks nulls."""
     offsets = _numbers_of_offsets(array)
     data = array.buffers()[2]
     raw = np.frombuffer(data, np.uint8).astype(np.uint32) if data is not None else np.zeros(0, np.uint32)
@@ -298,8 +298,8 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
             _require_all_of_time(array, cast, path)
         return cast
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        # Invalid: a value does not fit. Not implemented: Arrow has no cast between the two types (struct to number),
-        # and no function to ask which casts it has.
+        # ArrowInvalid: a value does not fit. ArrowNotImplementedError: Arrow has no cast between the two types (such as
+        # struct to number). It has no function that says which casts there are.
         raise ValueRangeError(f"{source} does not fit {target}: {error}", where=Where(path=path)) from None
 
 
@@ -365,14 +365,14 @@ def _conform_struct(array: pa.Array, target: pa.StructType, path: str) -> pa.Arr
 
 
 def _rebuild(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
-    """Return a list or map of `child`, which holds the flattened values of `array`."""
+    """Return the list or map `array` with `child` as its flattened values."""
     offsets = dense_offsets(array)
     nulls = bitmap(np.asarray(array.is_valid())) if array.null_count else None
     return pa.Array.from_buffers(target, len(array), [nulls, offsets.buffers()[1]], children=[child])
 
 
 def _flatten_map(array: pa.Array, path: str) -> tuple[pa.Array, pa.Array]:
-    """Return keys and values of all maps; a map may also be a list of entries, structs of `key` and `value`."""
+    """Return the keys and the values of all maps. A map may also be a list of structs of `key` and `value`."""
     entries = flatten_entries(array)
     if not pa.types.is_struct(entries.type) or sorted(each.name for each in entries.type) != ["key", "value"]:
         raise ValueRangeError(
@@ -387,7 +387,7 @@ def _flatten_map(array: pa.Array, path: str) -> tuple[pa.Array, pa.Array]:
 
 
 def flatten_entries(array: pa.Array) -> pa.Array:
-    """Return the elements of a list, or the entries of a map as structs, without those under null."""
+    """Return the elements of all lists, or the entries of all maps as structs, except those under null."""
     if not pa.types.is_map(array.type):
         return array.flatten()
     entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
@@ -398,7 +398,7 @@ def flatten_entries(array: pa.Array) -> pa.Array:
 
 
 def dense_offsets(array: pa.Array) -> pa.Array:
-    """Return the offsets of a list or map in its flattened values (see `flatten_entries`); null counts as empty."""
+    """Return the offsets of lists or maps into their flattened values (see `flatten_entries`); a null has no values."""
     buffer = array.buffers()[1]
     raw = np.zeros(len(array) + 1, np.int32) if buffer is None else np.frombuffer(buffer, np.int32)
     lengths = np.diff(raw[array.offset : array.offset + len(array) + 1])
@@ -410,7 +410,7 @@ def dense_offsets(array: pa.Array) -> pa.Array:
 
 
 def _require_all_of_time(array: pa.Array, cast: pa.Array, path: str) -> None:
-    """Refuse a cast of timestamps to dates or times of day in which Arrow dropped the rest."""
+    """Raise ValueRangeError if a cast of timestamps to dates (or times of day) dropped a time of day (or date)."""
     if not cast.cast(array.type).equals(array):
         raise ValueRangeError(
             f"a value of {array.type} has a time of day, which {cast.type} does not hold", where=Where(path=path)

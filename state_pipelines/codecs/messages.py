@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 64
 """Largest depth of nested values."""
-# `_tidy` leaves single spaces only, so these patterns cannot match the same white space in several ways: trying all
+# `_tidy` leaves single spaces only, so these patterns cannot match the same white space in several ways. Trying all
 # ways could take minutes.
 _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*|#[^\n]*", re.DOTALL)
 _TOKEN = re.compile(r"\"[^\"]*\"|'[^']*'|[\w.]+|[^\s]")
@@ -59,7 +59,7 @@ _SIMPLE = {
 
 @dataclass(frozen=True)
 class ThriftType:
-    """A declared type: its name, and the types that a container holds."""
+    """A declared type: its name, and the types of the elements of a container."""
 
     name: str
     inner: tuple[ThriftType, ...] = ()
@@ -101,7 +101,7 @@ class ThriftFiles:
             self.classes[f"{package}{struct[1]}"] = struct[1]
 
     def decode(self, class_name: str, raw: bytes) -> Mapping[str, object]:
-        """Return the fields of a struct by name; those that were not written are None.
+        """Decode the bytes of a struct to its fields by name; fields that were not written are None.
 
         Raises:
             FormatError: the bytes are not such a struct.
@@ -121,7 +121,7 @@ class ThriftFiles:
         return found
 
     def _value(self, reader: Reader, kind: int, declared: ThriftType | None, depth: int) -> object:
-        """Read a value of a type on the wire; the declaration gives names, and distinguishes text from bytes."""
+        """Read a value of the wire type `kind`. The declared type gives names, and distinguishes text from bytes."""
         if depth > MAX_DEPTH:
             raise reader.error(f"Thrift values are nested more than {MAX_DEPTH} levels deep")
         of = self._resolve(declared)
@@ -170,7 +170,7 @@ class ThriftFiles:
 
 
 def _tidy(text: str) -> str:
-    """Return a Thrift file without comments and empty lines, with one space for any number of them."""
+    """Return a Thrift file without comments and empty lines, with single spaces."""
     lines = (" ".join(line.split()) for line in _COMMENT.sub(" ", text).splitlines())
     return "".join(f"{line}\n" for line in lines if line)
 
@@ -184,7 +184,10 @@ def _parse_number(text: str) -> int:
 
 
 def _take_block(text: str, start: int) -> str:
-    """Return the text up to the brace that closes the one before `start`; default values may hold braces."""
+    """Return the text from `start`, just after an opening brace, up to the brace that closes it.
+
+    Default values may contain braces, too.
+    """
     depth = 1
     for token in _TOKEN.finditer(text, start):
         depth += (token[0] == "{") - (token[0] == "}")
@@ -259,17 +262,17 @@ SERIALIZERS: dict[str, MessageFormat] = {
     "com.twitter.chill.protobuf.ProtobufSerializer": MessageFormat.PROTOBUF,
     "com.twitter.chill.thrift.TBaseSerializer": MessageFormat.THRIFT,
 }
-"""Message format by Kryo serializer."""
+"""Class of a Kryo serializer -> format of the messages that it writes."""
 
 
 @dataclass(frozen=True)
 class MessageTypes:
-    """Declared messages; they are equal if their declarations are equal.
+    """Messages that the user declares; objects with the same declarations are equal.
 
     Attributes:
         protobuf: `FileDescriptorSet`s as `protoc --descriptor_set_out --include_imports` writes them.
         thrift: texts of Thrift files.
-        layouts: class and text of the layout of the data that a Kryo serializer of the class writes.
+        layouts: classes with a custom Kryo serializer, and the text of the layout of the data that it writes.
     """
 
     protobuf: tuple[bytes, ...] = ()
@@ -277,7 +280,7 @@ class MessageTypes:
     layouts: tuple[tuple[str, str], ...] = ()
 
     def check(self) -> None:
-        """Read the declarations.
+        """Parse all declarations, to find errors early.
 
         Raises:
             UsageError: a declaration is invalid, or the package that reads it is missing.
@@ -293,7 +296,7 @@ class MessageTypes:
         return bool(self.protobuf) and class_name in _load_protobuf(self).classes
 
     def decode(self, format: MessageFormat, class_name: str, raw: bytes) -> Mapping[str, object] | None:
-        """Return the fields of a message; None where its class is not declared.
+        """Decode the bytes of a message to its fields by name; None if its class is not declared.
 
         Raises:
             FormatError: the bytes are not such a message.
@@ -326,7 +329,12 @@ def compile_proto(path: str) -> bytes:
 
 
 def decode_described(descriptors: bytes, name: str, raw: bytes) -> Mapping[str, object]:
-    """Return the fields of a message of Protobuf by its full name and a `FileDescriptorSet`.
+    """Decode the bytes of a Protobuf message to its fields by name.
+
+    Args:
+        descriptors: a serialized `FileDescriptorSet` that declares the message.
+        name: full name of the message.
+        raw: bytes of the message.
 
     Raises:
         FormatError: the bytes are not such a message.

@@ -55,7 +55,7 @@ _CALLS = {
 
 @dataclass(frozen=True)
 class Pickled:
-    """A pickle as stored; its JSON is that of its literals, or its bytes with the reason why it is not decoded."""
+    """The bytes of a pickle. Its JSON is the decoded value or, if it cannot be decoded, the bytes and the reason."""
 
     raw: bytes = field(repr=False)
 
@@ -75,8 +75,8 @@ def read_pickle(data: bytes) -> Any:
         data: the whole pickle, protocol 2 to 5.
 
     Returns:
-        int, float, str, bytes, bytearray, bool, None, and list, tuple, dict, set and frozenset of them. Containers that
-        the pickle names twice are one object; none holds itself.
+        int, float, str, bytes, bytearray, bool, None, and list, tuple, dict, set and frozenset of them. A container to
+        which the pickle refers twice is one Python object; no container holds itself.
 
     Raises:
         FormatError: the bytes are no pickle.
@@ -123,7 +123,7 @@ def pickle_json(value: Any) -> Json:
 def _dict_json(value: dict[Any, Any]) -> Json:
     if all(isinstance(key, str) and not key.startswith("@") for key in value):
         return {key: pickle_json(item) for key, item in value.items()}
-    # In the order of the dict: in Python the order is part of the value.
+    # The entries keep the order of the dict, which in Python is part of the value.
     return tagged("@map", [[pickle_json(key), pickle_json(item)] for key, item in value.items()])
 
 
@@ -132,7 +132,7 @@ _TEXTS = (str, bytes, bytearray)
 
 
 def _inspect(value: Any) -> tuple[int, list[Any]]:
-    """Return the number of values, nested containers excluded, and the nested containers."""
+    """Return the number of values outside nested containers, and the list of nested containers."""
     if not isinstance(value, _CONTAINERS):
         return _count_leaf(value), []
     items = (*value, *value.values()) if isinstance(value, dict) else value
@@ -147,7 +147,7 @@ def _count_leaf(value: Any) -> int:
 
 
 class _Machine:
-    """The stack machine, with the instructions for literals and containers only."""
+    """The stack machine of pickles, limited to the instructions for literals and containers."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -158,7 +158,7 @@ class _Machine:
         self.at = 0
 
     def run(self) -> Any:
-        """Run to the end.
+        """Run all instructions and return the value of the pickle.
 
         Raises:
             FormatError, UnsupportedError: see `read_pickle`.
@@ -191,7 +191,7 @@ class _Machine:
             raise FormatError(f"the bytes are no pickle: instruction {code.hex()} at offset {self.at}")
 
     def _name(self, code: bytes) -> str:
-        """Return the module and name that the current instruction looks up, if it names them."""
+        """Return module and name of the object that an instruction looks up, for an error; empty if not known."""
         names = self._stack[-2:]
         if code == b"c":
             lines = self._reader.take(min(self._reader.remaining, _LONGEST_NAME)).split(b"\n")
@@ -268,10 +268,10 @@ class _Machine:
         return target
 
     def _check_keys(self, keys: list[Any], twins: dict[int, int]) -> None:
-        """Refuse keys that take too long to hash or to find; `twins` counts the keys of each hash."""
+        """Raise UnsupportedError for keys that take too long to hash or to find; `twins` counts the keys per hash."""
         for key in keys:
-            # A pickle cannot provoke collisions here: Python salts hashes of text and bytes, and these integers are
-            # their own hashes.
+            # A malicious pickle cannot make such keys collide: Python salts the hashes of text and bytes, and these
+            # integers are their own hashes.
             if isinstance(key, _TEXTS) or (isinstance(key, int) and -_UNIQUE_HASHES < key < _UNIQUE_HASHES):
                 continue
             self._keys.spend(_count_key(key))
@@ -313,7 +313,10 @@ class _Machine:
 
 
 def _count_key(key: Any) -> int:
-    """Return the number of values of a key, unless it takes too long to hash (tuples that hold another many times)."""
+    """Return the number of values in a key; UnsupportedError if hashing it takes too long.
+
+    A small pickle can hold such a key: a tuple that holds another tuple many times, and so on.
+    """
     pending, count = [(key, 0)], 0
     while pending:
         count += 1

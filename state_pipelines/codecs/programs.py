@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def smallest_size(layout: lay.Layout) -> int:
-    """Return the fewest bytes that a value of `layout` takes."""
+    """Return the smallest number of bytes that a value of `layout` takes."""
     match layout:
         case lay.Struct(fields=fields):
             return sum(smallest_size(child) for _, child in fields)
@@ -110,7 +110,7 @@ class KernelColumns:
     depth: int = 0
 
     def column(self, width: int, *, nullable: bool, nested: bool, wanted: bool, data: bool = False) -> int:
-        """Declare a kernel column and return its index; -1 unless `wanted`."""
+        """Declare a kernel column and return its index; if it is not `wanted`, declare none and return -1."""
         if not wanted:
             return -1
         self.kinds.append(ColumnKind(width, data=data, nullable=nullable, nested=nested))
@@ -136,7 +136,7 @@ def check_wanted(wanted: Wanted, names: set[str]) -> None:
 
 
 def below(wanted: Wanted, name: str) -> Wanted:
-    """Return the wanted paths below field `name`."""
+    """Return the wanted paths relative to the field `name`; None (everything) if the whole field is wanted."""
     if wanted is None or name in wanted:
         return None
     return frozenset(path[len(name) + 1 :] for path in wanted if path.startswith(name + "."))
@@ -176,7 +176,13 @@ class InstructionList:
         return len(self.pool) - len(raw)
 
     def otherwise(self, row: int, argument: int, builder: ArrayBuilder) -> None:
-        """Append nulls for `builder` and make them the jump target in `argument` of `row`; other code skips them."""
+        """Append instructions that write nulls for `builder`, reached only by a jump.
+
+        Args:
+            row: index of the instruction that jumps to them.
+            argument: position of the jump target in that instruction.
+            builder: builder whose columns get nulls.
+        """
         jump = self.add(op.JUMP, -1)
         self.rows[row][argument] = len(self.rows)
         self.add_null(builder)
@@ -204,7 +210,7 @@ _COUNT = LogicalType(root="INTEGER", nullable=False)
 def declare_row(
     columns: KernelColumns, of: LogicalType, *, nullable: bool, nested: bool, wanted: Wanted, kind: bool = False
 ) -> ArrayBuilder:
-    """Declare the columns of a row, with `kind` also one for its row kind."""
+    """Declare the columns of a row; with `kind`, also a column for the row kind."""
     asked = wanted is None or bool(wanted)
     main = columns.column(-1, nullable=nullable, nested=nested, wanted=asked)
     kinds = -1
@@ -231,7 +237,7 @@ def declare(columns: KernelColumns, of: LogicalType, *, nullable: bool, nested: 
     """Declare the columns of a value of a SQL type.
 
     Raises:
-        UnsupportedError: its binary form is not known.
+        UnsupportedError: the binary format of the type is not known.
     """
     asked = wanted is None or bool(wanted)
 
@@ -398,7 +404,8 @@ class ColumnDeclarer(KernelColumns):
                 return arrays.PrimitiveBuilder(column(kind.width), kind)
             case lay.Logical(name=name):
                 widths = [component.width for component in lay.LOGICAL_COMPONENTS[name]]
-                # Kernels leave zeros under a null struct, which are not a valid date: the column has its own nulls.
+                # Where a struct is null, kernels write zeros to the columns of its fields. Zeros are not a valid date,
+                # so that columns of dates always have their own nulls.
                 dated = nullable or name in (lay.LogicalKind.LOCAL_DATE, lay.LogicalKind.LOCAL_DATE_TIME)
                 columns = tuple(column(width, null=dated) for width in widths)
                 return arrays.LogicalBuilder(columns[0], name, columns)
@@ -528,7 +535,8 @@ def variant_fields(layout: lay.PojoObject) -> list[tuple[tuple[str, lay.Layout],
         short = variant.class_name.replace("$", ".").rpartition(".")[2]
         content: list[tuple[str, lay.Layout]] = [(short, variant.layout)]
         if isinstance(variant.layout, lay.PojoObject):
-            # The variants of the subclass do not count: an object is written by the serializer of its own class.
+            # The variants of the subclass itself are ignored: Flink writes every object with the serializer of exactly
+            # its own class.
             content = [(name, lay.Optional(child)) for name, child in variant.layout.fields]
         named: list[tuple[str, lay.Layout]] = []
         for field_name, child in content:
@@ -566,7 +574,7 @@ class Compiler(ColumnDeclarer, InstructionList):
             case (lay.Primitive(kind=kind), arrays.PrimitiveBuilder()):
                 self.add(op.FIXED, builder.main, kind.width)
             case (lay.Logical(name=logical), arrays.LogicalBuilder()):
-                # Nulls have a reserved encoding, which `logical_values.split` writes.
+                # Most of these types encode null by reserved numbers, which `logical_values.split` has put in place.
                 reserved = int(logical not in (lay.LogicalKind.CHAR, lay.LogicalKind.ORDERED_I64))
                 for wire, column in zip(lay.LOGICAL_COMPONENTS[logical], builder.columns, strict=True):
                     self.add(op.FIXED, column, wire.width, reserved)
@@ -828,7 +836,7 @@ def compile_layout(layout: lay.Layout, wanted: Wanted = None) -> LayoutProgram:
 
 
 def arrow_type(layout: lay.Layout) -> pa.DataType:
-    """Arrow type of the values of `layout`.
+    """Return the Arrow type of the values of a layout.
 
     Raises:
         UnsupportedError: the layout has no Arrow type.
@@ -867,8 +875,8 @@ def decode_spans(
     Args:
         program: the compiled layout.
         data: u8, holds the records.
-        starts: i64[n].
-        ends: i64[n]; no end may be outside `data`.
+        starts: i64[n], first byte of each record.
+        ends: i64[n], end of each record (exclusive), within `data`.
         exact: each record must use up its bytes.
         offset: position of `data` in its file, for errors.
 
@@ -892,7 +900,7 @@ def decode_sequence(
         (array of `program.type`, i64[count] end of each record in `data`).
 
     Raises:
-        FormatError: as `decode_spans`.
+        FormatError: as in `decode_spans`.
         UsageError: the range is outside `data`.
     """
     _check_range(data, start, end)
@@ -905,7 +913,7 @@ def measure_sequence(program: LayoutProgram, data: Bytes, start: int, end: int, 
     """Find the ends of at most `count` consecutive records in `data[start:end]`.
 
     Returns:
-        i64[n], end of each record up to the first one, if any, that is not whole or does not fit the layout.
+        i64[n], end of each record; it stops before the first record that is cut off or does not fit the layout.
 
     Raises:
         UsageError: the range is outside `data`.
@@ -922,7 +930,7 @@ def measure_sequence(program: LayoutProgram, data: Bytes, start: int, end: int, 
 def fill_columns(
     program: LayoutProgram, data: Bytes, starts: Offsets, ends: Offsets, *, exact: bool = True, offset: int = 0
 ) -> tuple[OutputColumns, Offsets]:
-    """Decode as `decode_spans`, without building the array.
+    """Decode the records in `data[starts[i]:ends[i]]` to kernel columns: `decode_spans` without building the array.
 
     Returns:
         (kernel columns of `program`, i64[n] end of each record in `data`).
@@ -944,15 +952,15 @@ def fill_sequences(
         program: the compiled layout.
         data: u8, holds the records.
         starts: i64[m], first byte of each sequence.
-        ends: i64[m], no record of the sequence reaches beyond it.
-        counts: i64[m], records of the sequence.
-        offsets: i64[m], position of `data` in the file of the sequence, for errors.
+        ends: i64[m], limit of each sequence, beyond which none of its records reaches.
+        counts: i64[m], number of records in each sequence.
+        offsets: i64[m], position of `data` in the file of each sequence, for errors.
 
     Returns:
         (kernel columns of `program`, i64[n] end of each of the n records in `data`).
 
     Raises:
-        FormatError: as `decode_spans`.
+        FormatError: as in `decode_spans`.
         UsageError: a range is outside `data`.
     """
     size = _measure_spans(data, starts, ends)
@@ -978,7 +986,7 @@ def _check_range(data: Bytes, start: int, end: int) -> None:
 
 
 def _measure_spans(data: Bytes, starts: Offsets, ends: Offsets) -> int:
-    """Return the total size of all spans, which must be inside the data."""
+    """Return the total size of all spans; UsageError if one is outside the data."""
     if not len(starts):
         return 0
     if starts.min() < 0 or ends.max() > len(data) or bool((starts > ends).any()):
@@ -989,7 +997,7 @@ def _measure_spans(data: Bytes, starts: Offsets, ends: Offsets) -> int:
 def _make_error(
     program: LayoutProgram, status: int, record: int, position: int, where: int, *, offset: int
 ) -> StateError:
-    """Make the error for a status of the kernel, with its offset in the file and the path of the field."""
+    """Make the error for a status code of the kernel, with the offset in the file and the path of the field."""
     if status in (op.BAD_SUBCLASS, op.BAD_KIND, op.HALF_TEXT):
         return UnsupportedError(
             f"record {record}: {op.MESSAGES[status]}",
@@ -1020,8 +1028,13 @@ def _fill(
     *,
     exact: bool,
 ) -> tuple[int, int, int, int]:
-    """Run the kernel until all columns are large enough; return status, record, position and field of an error."""
-    # Read-only arrays: writable ones are another type for Numba, which would compile the kernel again (10 s).
+    """Run the decoding kernel, again whenever a column was too small.
+
+    Returns:
+        (status, record, position, instruction): 0, or the status of an error and its location.
+    """
+    # Read-only in all calls: for Numba, writable arrays have another type, so that it would compile the kernel twice
+    # (10 s each).
     starts, ends = _protect(starts), _protect(ends)
     while True:
         found: tuple[int, int, int, int] = decode(
@@ -1046,7 +1059,7 @@ def _protect(offsets: Offsets) -> Offsets:
 
 
 def encode_array(program: LayoutProgram, array: pa.Array) -> Encoded:
-    """Encode every value of `array` (anything that `conform` brings into `program.type`).
+    """Encode every value of `array`, which may be of any type that `conform` converts to `program.type`.
 
     Raises:
         ValueRangeError: a value does not fit the layout; names the row and the field path.

@@ -65,14 +65,14 @@ class ProtobufTypes:
             self._pool.AddSerializedFile(file.SerializeToString())
             self.classes |= dict(_list_classes(file))
         except TypeError as error:
-            # Raised also for names that are not UTF-8, which are bytes.
+            # Raised also for a file whose name is not UTF-8: Protobuf returns such a name as bytes.
             raise UsageError(
                 f"the descriptor set of Protobuf is not valid: {file.name!r}: {error}",
                 hint="Write it again with protoc",
             ) from None
 
     def decode(self, class_name: str, raw: bytes) -> Mapping[str, object]:
-        """Return the fields of a message by name, those that are absent as None or the default of their type.
+        """Decode the bytes of a message to its fields by name; absent fields are None or the default of their type.
 
         Raises:
             FormatError: the bytes are not such a message.
@@ -80,7 +80,7 @@ class ProtobufTypes:
         return self.decode_message(self.classes[class_name], raw)
 
     def decode_message(self, name: str, raw: bytes) -> Mapping[str, object]:
-        """Return the fields of a message by its full name, as `decode`.
+        """Decode the bytes of a message as `decode` does, given its full name.
 
         Raises:
             FormatError: the bytes are not such a message.
@@ -127,7 +127,7 @@ def _list_nested(message: descriptor_pb2.DescriptorProto, path: str, name: str) 
 
 
 def _outer_class(file: descriptor_pb2.FileDescriptorProto) -> str:
-    """Return the name of the class around all messages, as protoc chooses it."""
+    """Return the name of the outer Java class that protoc generates around all messages of a file."""
     if file.options.java_outer_classname:
         return str(file.options.java_outer_classname)
     words = PurePosixPath(file.name).stem.replace("-", "_").split("_")

@@ -133,7 +133,7 @@ def write_writable(type_class: str, writer: Writer, value: object) -> None:
 
 
 def _read_integer(reader: Reader) -> int:
-    """`WritableUtils.readVLong`."""
+    """Read a variable-length integer of Hadoop (`WritableUtils.readVLong`)."""
     first = reader.i8()
     if first >= _PLAIN:
         return first
@@ -143,7 +143,7 @@ def _read_integer(reader: Reader) -> int:
 
 
 def _write_integer(writer: Writer, value: int) -> None:
-    """`WritableUtils.writeVLong`."""
+    """Write a variable-length integer of Hadoop (`WritableUtils.writeVLong`)."""
     if _PLAIN <= value <= 127:
         writer.i8(value)
         return
@@ -163,7 +163,7 @@ def read_dynamic(layout: Dynamic, reader: Reader, *, tail: bool) -> object:
     """Read one value.
 
     Args:
-        layout: its serializer, the release line of Kryo, and the field lists of the user's classes.
+        layout: serializer of the value, the release line of Kryo, and the field lists of the user's classes.
         reader: the cursor.
         tail: the value reaches to the end of `reader`.
 
@@ -193,7 +193,7 @@ def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
 
     Raises:
         ValueRangeError: the value does not fit the serializer.
-        UnsupportedError: nothing is known about how the serializer writes.
+        UnsupportedError: the format in which the serializer writes is not known.
     """
     if isinstance(value, Undecoded):
         writer.take(value.raw)
@@ -319,7 +319,7 @@ def _write_timestamp(writer: Writer, precision: int, value: TimestampValue) -> N
 
 
 def _read_decimal_text(reader: Reader) -> Decimal:
-    """PyFlink writes decimal numbers as text (`BigDecimal.toString`, which Python spells the same way)."""
+    """Read a decimal number of PyFlink, stored as text (`BigDecimal.toString`; Python's format is the same)."""
     start, text = reader.position, reader.bytes32()
     try:
         value = Decimal(text.decode("ascii"))
@@ -331,7 +331,7 @@ def _read_decimal_text(reader: Reader) -> Decimal:
 
 
 def _read_variant(reader: Reader) -> dict[str, bytes]:
-    """`VariantSerializer`: both lengths, then value and metadata, which are not decoded."""
+    """Read a value of `VariantSerializer`: both lengths, then value and metadata, which are kept as bytes."""
     start, sizes = reader.position, (reader.i32(), reader.i32())
     if min(sizes) < 0 or sum(sizes) > reader.remaining:
         raise reader.error(f"a variant of {sizes[0]} and {sizes[1]} bytes does not fit", start)
@@ -349,7 +349,7 @@ def _write_variant(writer: Writer, value: Any) -> None:
 
 
 def _read_string_values(reader: Reader) -> list[str]:
-    """`StringValueArray` of Gelly: how many, the bytes of all of them, then each as `StringValue` writes it."""
+    """Read a `StringValueArray` of Gelly: the count, the size in bytes of all strings, then the strings."""
     start, count, size = reader.position, reader.i32(), reader.i32()
     if not 0 <= count <= size <= reader.remaining:
         raise reader.error(f"{count} strings of {size} bytes do not fit", start)
@@ -381,7 +381,7 @@ def _keep(serializer: tree.Serializer, reader: Reader, error: UnsupportedError) 
 
 
 def unknown_class(node: tree.Opaque) -> UnsupportedError:
-    """Make the error about data of a snapshot class without a reader."""
+    """Make the error for data of a serializer whose snapshot class this package cannot read."""
     return UnsupportedError(
         node.reason or f"no reader is registered for the serializer snapshot class {node.unknown_class}",
         hint=f"Declare it (`--serializer '{node.unknown_class}=LAYOUT'`, option serializers)",

@@ -39,7 +39,7 @@ def read_leaf(layout: lay.Layout, reader: Reader) -> Value:
 
     Raises:
         FormatError: the bytes do not fit the layout.
-        UnsupportedError: not such a layout.
+        UnsupportedError: the layout has nested layouts, or is of an unknown class.
     """
     raise UnsupportedError(f"the layout {type(layout).__name__} has no scalar form")
 
@@ -50,7 +50,7 @@ def write_leaf(layout: lay.Layout, writer: Writer, value: Value) -> None:
 
     Raises:
         ValueRangeError: the value does not fit the layout.
-        UnsupportedError: not such a layout.
+        UnsupportedError: the layout has nested layouts, or is of an unknown class.
     """
     raise UnsupportedError(f"the layout {type(layout).__name__} has no scalar form")
 
@@ -59,14 +59,14 @@ def expect(value: Value, kinds: type | tuple[type, ...], what: str) -> Value:
     """Return `value` if its type is one of `kinds`.
 
     Raises:
-        ValueRangeError: it is not.
+        ValueRangeError: the value has another type; the message says that `what` was expected.
     """
     if not isinstance(value, kinds):
         raise ValueRangeError(f"{value!r:.80} is not {what}")
     return value
 
 
-# `Reader` and `Writer` have a method for each kind, with its name.
+# `Reader` and `Writer` have a method for each primitive kind, with the name of the kind.
 _READ_PRIMITIVE: dict[str, Callable[[Reader], Value]] = {each: getattr(Reader, each) for each in lay.PrimitiveKind}
 _WRITE_PRIMITIVE: dict[str, Callable[..., None]] = {each: getattr(Writer, each) for each in lay.PrimitiveKind}
 
@@ -287,13 +287,13 @@ def locate(error: StateError, step: str) -> None:
 
 @singledispatch
 def read(layout: lay.Layout, reader: Reader, tail: bool) -> Value:
-    """Read a value by the type of its layout; modules register their layouts here. See `scalar.read_value`."""
+    """Read one value; modules register a function for each class of layouts. See `scalar.read_value` for `tail`."""
     return read_leaf(layout, reader)
 
 
 @singledispatch
 def write(layout: lay.Layout, writer: Writer, value: Value) -> None:
-    """Write a value by the type of its layout; modules register their layouts here."""
+    """Write one value; modules register a function for each class of layouts."""
     write_leaf(layout, writer, value)
 
 
@@ -312,10 +312,10 @@ def read_fields(fields: Fields, reader: Reader, tail: bool) -> dict[str, Value]:
 
 
 def expect_fields(fields: Fields, value: Value, mark: str = "") -> Value:
-    """Return `value` if it is a dict of exactly these fields, and optionally of `mark`.
+    """Return `value` if it is a dict of exactly these fields, which may also have the key `mark` (such as `row_kind`).
 
     Raises:
-        ValueRangeError: it is something else.
+        ValueRangeError: the value is something else.
     """
     names = {name for name, _ in fields}
     if not isinstance(value, dict) or not names <= value.keys() <= names | {mark}:
@@ -373,12 +373,12 @@ _EMPTY_ITEMS_LEFT: ContextVar[int] = ContextVar("empty items of a record", defau
 
 
 def begin_record() -> None:
-    """Reset the count of elements without bytes: one record may have `MAX_EMPTY_ITEMS` in all its lists."""
+    """Start the count of elements without bytes, of which all lists of a record together may have `MAX_EMPTY_ITEMS`."""
     _EMPTY_ITEMS_LEFT.set(MAX_EMPTY_ITEMS)
 
 
 def claim_empty_items(reader: Reader, count: int) -> None:
-    """Count elements that take no bytes, as their number is not limited by the size of the record.
+    """Count elements that take no bytes, because the size of the record does not limit their number.
 
     Raises:
         FormatError: the record has more than `MAX_EMPTY_ITEMS`.
@@ -421,7 +421,7 @@ def read_items(layout: lay.Layout, reader: Reader, count: int) -> list[Value]:
     """Read consecutive elements.
 
     Raises:
-        FormatError: they do not fit the layout, or have no bytes and are too many.
+        FormatError: the bytes do not fit the layout, or there are too many elements without bytes.
     """
     if count == 0:
         return []

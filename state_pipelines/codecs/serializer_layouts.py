@@ -74,7 +74,7 @@ _FIRST_KRYO_WITH_COLLECTIONS = 5
 
 
 def find_subclasses(pojo: Pojo, context: LayoutContext) -> tuple[PojoSubclass, ...]:
-    """Return the non-registered subclasses that may occur in a field of a POJO class, by name."""
+    """Return the non-registered subclasses whose objects may occur in a field of a POJO class, sorted by name."""
     found = {each.class_name: each for each in pojo.non_registered}
     for each in dict(context.subclasses).get(pojo.pojo_class, ()):
         found.setdefault(each.class_name, each)
@@ -86,7 +86,7 @@ def find_subclasses(pojo: Pojo, context: LayoutContext) -> tuple[PojoSubclass, .
 
 
 def complete(serializer: Serializer, context: LayoutContext) -> Serializer:
-    """Return `serializer` with the subclasses that its POJOs do not list themselves."""
+    """Return `serializer` with the subclasses that only `context` knows added to its POJO serializers."""
     changes: dict[str, Any] = {
         each.name: _complete_member(getattr(serializer, each.name), context) for each in fields(serializer)
     }
@@ -107,11 +107,11 @@ def _complete_member(member: object, context: LayoutContext) -> object:
 
 
 def declare_subclasses(pojo: Pojo, classes: FieldLists, kryo_version: int) -> tuple[PojoSubclass, ...]:
-    """Return the declared subclasses of the class of `pojo`, direct or not, that it does not list itself.
+    """Return the subclasses of a POJO class, direct or not, that the user declares and its serializer does not list.
 
     Args:
-        pojo: serializer of the base class.
-        classes: declarations of the user; classes with `extends` count.
+        pojo: serializer of the POJO class.
+        classes: declarations of the user; subclasses are those with `extends`.
         kryo_version: 2 for snapshots of Flink 1.x, where fields of collection types go through Kryo.
     """
     listed = {each.class_name for each in (*pojo.registered, *pojo.non_registered)}
@@ -138,7 +138,7 @@ def _extend(pojo: Pojo, name: str, classes: FieldLists, kryo_version: int) -> Po
 
 
 class _Types:
-    """Derives serializers of Java types; reuses those that are nested in a POJO serializer of the same job."""
+    """Finds serializers of declared Java types; reuses those that are nested in a POJO serializer of the same job."""
 
     def __init__(self, pojo: Pojo, classes: FieldLists, kryo_version: int) -> None:
         self.classes = classes
@@ -273,7 +273,7 @@ _PYTHON_LAYOUTS: dict[str, Layout] = {
 """Layouts of the data that PyFlink's coders write (`pyflink.fn_execution.coder_impl_slow`)."""
 
 
-# The length of an id is one byte. It can be read as a VarInt, because ids have at most 64 bytes.
+# The length of both ids is stored in one byte, which reads like a VarInt because ids have at most 64 bytes.
 _XID = lay.Struct((("formatId", _I32), ("globalTransactionId", VarSized()), ("branchQualifier", VarSized())))
 _CHECKPOINT_AND_XID = lay.Struct((("checkpointId", _I64), ("attempts", _I32), ("xid", _XID)))
 BASIC_LAYOUTS |= {
@@ -300,16 +300,16 @@ on_registration(derive_layout.cache_clear)
 
 @dataclass(frozen=True)
 class _Derivation:
-    """Layouts of serializers in one context."""
+    """Derives the layouts of serializers in one context."""
 
     context: LayoutContext
 
     def derive(self, serializer: tree.Serializer) -> Layout:
-        """Return the layout of a nested serializer, which many others may share."""
+        """Return the layout of a nested serializer, from the cache: other serializers may contain it, too."""
         return derive_layout(serializer, self.context)
 
     def derive_node(self, serializer: tree.Serializer) -> Layout:
-        """Return the layout of a serializer from those of its nested ones."""
+        """Derive the layout of a serializer from the layouts of its nested serializers."""
         match serializer:
             case tree.Basic(kind=kind):
                 return BASIC_LAYOUTS.get(kind) or self._make_dynamic(serializer)
@@ -331,7 +331,8 @@ class _Derivation:
             case tree.Either(left=left, right=right):
                 return lay.Choice(self.derive(left), self.derive(right))
             case tree.CaseClass(fields=fields) if fields:
-                # Some releases of flink-scala-api omit the number of fields; the snapshot does not show which wrote it.
+                # Some releases of flink-scala-api do not store the number of fields. The snapshot does not tell them
+                # apart, so this layout requires the number.
                 return lay.Marked(lay.Struct(self._name_fields(fields)), null=-1, present=len(fields))
             case tree.Coproduct(serializers=nested):
                 return _derive_coproduct(serializer, [self.derive(each) for each in nested])
@@ -393,7 +394,7 @@ class _Derivation:
         return tuple((f"f{index}", self.derive(child)) for index, child in enumerate(fields))
 
     def _make_dynamic(self, serializer: tree.Serializer) -> lay.Dynamic | lay.OpaqueBytes:
-        # Only Kryo needs the field lists. Other layouts leave them out, so that they stay equal.
+        # Only Kryo needs the field lists. Without them, other layouts with the same serializer are equal.
         layout = lay.Dynamic(serializer, self.context.kryo_version)
         if isinstance(serializer, tree.Kryo):
             layout = lay.Dynamic(serializer, self.context.kryo_version, self.context.classes, self.context.messages)
@@ -491,14 +492,14 @@ class _Derivation:
 
 
 def fixed_length(serializer: tree.Serializer, context: LayoutContext) -> int | None:
-    """Return the fixed size of the values (`TypeSerializer.getLength`), or None if it is variable or -1."""
+    """Return the fixed size of the values in bytes; None where `TypeSerializer.getLength` returns -1."""
     if all(has_fixed_length(node) for node in walk(serializer)):
         return lay.fixed_width(derive_layout(serializer, context))
     return None
 
 
 def collect_subclasses(serializers: Iterable[tree.Serializer]) -> tuple[tuple[str, tuple[tree.PojoSubclass, ...]], ...]:
-    """Return non-registered POJO subclasses that any of `serializers` lists, by POJO class, for a `LayoutContext`."""
+    """Return the non-registered POJO subclasses that any of `serializers` lists, as `LayoutContext.subclasses`."""
     found: dict[str, dict[str, tree.PojoSubclass]] = {}
     for serializer in serializers:
         for node in walk(serializer):
@@ -510,7 +511,7 @@ def collect_subclasses(serializers: Iterable[tree.Serializer]) -> tuple[tuple[st
 
 
 def contains_opaque(serializer: tree.Serializer, context: LayoutContext) -> bool:
-    """Return whether values of `serializer` are or contain opaque values."""
+    """Return whether values of `serializer` are or contain opaque values (`OpaqueValues.ALL`), such as Kryo's."""
     return any(
         isinstance(each, lay.OpaqueBytes) for each in walk_layout(derive_layout(serializer, keep_all_opaque(context)))
     )
@@ -539,7 +540,7 @@ def _nfa_state(nested: list[Layout], *, previous: bool) -> Layout:
 
 
 def _stream_element(value: Layout) -> Layout:
-    """`StreamElementSerializer`; records of internal watermarks and attributes came with 1.19 and 1.20."""
+    """Return the layout of `StreamElementSerializer`; Flink 1.19 and 1.20 added internal watermarks and attributes."""
     marker = lay.Struct((("marked_time", _I64), ("operator_lower", _I64), ("operator_upper", _I64), ("subtask", _I32)))
     cases = (
         ("record", lay.Struct((("timestamp", _I64), ("value", value)))),

@@ -54,8 +54,8 @@ class ValueConversion:
     """Makes conversions between serializers that Flink's rules call compatible after migration.
 
     Args:
-        layouts: what layouts depend on.
-        now: epoch milliseconds, the last access of values that get TTL.
+        layouts: context from which the layouts of both serializers follow.
+        now: returns the time in epoch milliseconds that becomes the last access of values that get TTL.
     """
 
     def __init__(self, layouts: LayoutContext, now: Callable[[], int]) -> None:
@@ -63,7 +63,7 @@ class ValueConversion:
         self._now = now
 
     def find(self, old: Serializer, new: Serializer) -> Convert:
-        """Return the conversion of one value.
+        """Return a function that converts a value of the old serializer to one of the new serializer.
 
         Raises:
             UnsupportedError: none is known.
@@ -182,7 +182,9 @@ def _lift(convert: Convert) -> Convert:
 
 
 def find_payload_conversion(old: Serializer, new: Serializer, layouts: LayoutContext) -> Convert:
-    """Return the conversion of payload values; null stays null. It cannot add TTL: a payload has no last access.
+    """Return a function that converts values nested in others from one serializer to another; null stays null.
+
+    It cannot add TTL, because a nested value has no last access.
 
     Raises:
         UnsupportedError: none is known.
@@ -199,10 +201,10 @@ def convert_column(array: pa.Array, old: Serializer, new: Serializer, layouts: L
     """Convert the values of a column from one serializer to another, as Flink does.
 
     Args:
-        array: the values in the columns of the old serializer.
-        old: their serializer.
-        new: the serializer of the result.
-        layouts: what layouts depend on, both before and after.
+        array: the values, as the old serializer's codec decodes them.
+        old: serializer of the values.
+        new: serializer of the converted values.
+        layouts: context from which the layouts of both serializers follow.
 
     Raises:
         UnsupportedError: no conversion is known, or a value cannot be decoded.
@@ -278,7 +280,7 @@ def _compare_layouts(old: Layout, new: Layout, nested: dict[tuple[Layout, Layout
 def _compare_fields(
     olds: dict[str, Layout], news: dict[str, Layout], nested: dict[tuple[Layout, Layout], Convert]
 ) -> Convert | None:
-    """Return the conversion of a struct; None if fields were added or removed, as their values are not known."""
+    """Return the conversion of a struct; None if fields were added or removed, since it could not fill or keep them."""
     if olds.keys() != news.keys():
         return None
     changes: dict[str, Convert] = {}

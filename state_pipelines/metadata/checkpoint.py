@@ -83,7 +83,7 @@ def format_operator_id(operator_id: bytes) -> str:
 
 
 def parse_operator_id(text: str) -> bytes:
-    """Mirror of `format_operator_id`.
+    """Return the 16 bytes of an operator id that is given as hexadecimal digits.
 
     Raises:
         UsageError: `text` is not 32 hexadecimal digits.
@@ -104,7 +104,7 @@ def find_operator_id(name: str) -> bytes:
 
 
 def murmur3_128(data: bytes, seed: int = 0) -> bytes:
-    """MurmurHash3 x64 128 bit: both halves little-endian, as Guava's `Hashing.murmur3_128` gives them."""
+    """Return MurmurHash3 x64 of 128 bits: both halves little-endian, as Guava's `Hashing.murmur3_128` returns them."""
     h1 = h2 = seed
     whole = len(data) // 16 * 16
     for k1, k2 in struct.iter_unpack("<QQ", data[:whole]):
@@ -197,13 +197,13 @@ class CheckpointProperties:
 
     Attributes:
         checkpoint_type: checkpoint or savepoint, and which.
-        discard_cancelled: Flink deletes it when the job is cancelled.
-        discard_failed: … when the job fails.
-        discard_finished: … when the job finishes.
-        discard_subsumed: … when a later checkpoint replaces it.
-        discard_suspended: … when the job is suspended.
-        forced: taken although others were running; true for savepoints.
-        unclaimed: restored in NO_CLAIM mode; only in memory.
+        discard_cancelled: Flink deletes the checkpoint when the job is cancelled.
+        discard_failed: Flink deletes it when the job fails.
+        discard_finished: Flink deletes it when the job finishes.
+        discard_subsumed: Flink deletes it when a later checkpoint replaces it.
+        discard_suspended: Flink deletes it when the job is suspended.
+        forced: it was taken although other checkpoints were running; true for savepoints.
+        unclaimed: a job was restored from it in NO_CLAIM mode; Flink sets this in memory only.
     """
 
     checkpoint_type: CheckpointType | SavepointType
@@ -234,7 +234,7 @@ def make_savepoint_properties(format_type: SavepointFormatType) -> CheckpointPro
 
 
 def make_checkpoint_properties(checkpoint_type: CheckpointType) -> CheckpointProperties:
-    """Properties of a checkpoint that is retained on cancellation (`forCheckpoint`, `RETAIN_ON_CANCELLATION`)."""
+    """Return the properties of a checkpoint that is kept on cancellation (`RETAIN_ON_CANCELLATION`)."""
     return CheckpointProperties(checkpoint_type, discard_finished=True, discard_subsumed=True)
 
 
@@ -291,7 +291,7 @@ _SAVEPOINT_DESC = _describe(
 
 
 def read_properties(reader: Reader) -> CheckpointProperties | bytes:
-    """Read the properties; their bytes if the stream is complete but of an unknown kind.
+    """Read the properties of a checkpoint; return their bytes if the Java stream is complete but of an unknown kind.
 
     Raises:
         FormatError: not a Java serialization stream, or truncated.
@@ -458,7 +458,7 @@ class CheckpointMetadata:
     properties: CheckpointProperties | bytes | None = None
 
     def map_subtasks(self, change: Callable[[OperatorState, SubtaskState], SubtaskState]) -> CheckpointMetadata:
-        """Replace each subtask by what `change` returns for its operator and for it."""
+        """Return the metadata with each subtask replaced by the result of `change` for its operator and the subtask."""
         operators = (
             replace(operator, subtasks=tuple(change(operator, each) for each in operator.subtasks))
             for operator in self.operator_states
@@ -512,11 +512,11 @@ def _read_metadata(data: bytes, name: str | None) -> CheckpointMetadata:
     uids: set[str] = set()
     for each in operator_states:
         if each.operator_id in known:
-            # Of two, Flink takes the last one without a word (`Checkpoints.loadAndValidateCheckpoint`).
+            # Of two operators with one id, Flink silently restores the last (`Checkpoints.loadAndValidateCheckpoint`).
             raise reader.error(f"the operator {each.operator_id.hex()} is listed twice", position, EDITED_METADATA)
         known.add(each.operator_id)
         if each.uid is not None:
-            # A job has each uid once, because the id is its hash (`StreamGraphHasherV2`).
+            # A job cannot have a uid twice, because the operator id is the hash of the uid (`StreamGraphHasherV2`).
             if each.uid in uids:
                 raise reader.error(f"two operators have the uid {each.uid}", position, EDITED_METADATA)
             uids.add(each.uid)
@@ -563,12 +563,12 @@ def with_version(
 
     Fields that the version does not have are dropped: operator names and uids before 5, properties before 4, and
     reference checkpoint ids before 7. All of them are informative only. State is never dropped: `write_metadata`
-    refuses fields that the version cannot store.
+    raises ValueRangeError for state that the version cannot store.
 
     Args:
         metadata: the snapshot.
         version: one of `VERSIONS`.
-        properties: taken when the version wants properties and `metadata` has none.
+        properties: used if the version has properties and `metadata` has none.
     """
     return replace(
         metadata,
@@ -683,7 +683,7 @@ def read_subtask_state(reader: Reader, version: int) -> SubtaskState:
     """Read the state of one subtask as metadata of `version` hold it.
 
     Raises:
-        FormatError: a tag or flag is not allowed there.
+        FormatError: a tag or flag is not allowed for subtasks.
         UnsupportedError: legacy state of Flink 1.1.
     """
     index = reader.i32()

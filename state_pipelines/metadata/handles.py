@@ -56,7 +56,7 @@ class KeyGroupRange:
 
     Attributes:
         start: first key group.
-        number: how many key groups.
+        number: number of key groups.
     """
 
     start: int
@@ -87,7 +87,7 @@ class KeyGroupRange:
 
 
 _LONGEST = 1000
-"""Characters of a range of key groups; Python takes no number of several thousand digits."""
+"""Maximum characters in the text of a range of key groups; Python cannot parse numbers of several thousand digits."""
 
 
 def parse_key_groups(text: str) -> KeyGroupRange:
@@ -135,7 +135,7 @@ class ByteStreamStateHandle:
     """State inlined in `_metadata` (tag 1).
 
     Attributes:
-        handle_name: an identity only; often the path that the state would have had as a file.
+        handle_name: a name that only identifies the handle; often the path that the state would have had as a file.
         data: the state.
     """
 
@@ -207,8 +207,9 @@ class KeyGroupsStateHandle:
     Flink also accepts this handle where a stream handle is expected.
 
     Attributes:
-        key_groups: the range.
-        offsets: position of each key group's section in the stream, in order; -1 = no section (raw keyed state).
+        key_groups: range of key groups of the state.
+        offsets: position of the section of each key group in the stream, in order of the key groups; -1 where there is
+            no section (raw keyed state).
         delegate: the stream.
         state_handle_id: unique text; None in handles of releases before 1.15 (tag 3).
     """
@@ -230,10 +231,10 @@ StreamStateHandle: TypeAlias = (
 
 
 def read_stream_handle(reader: Reader, depth: int = 0) -> StreamStateHandle:
-    """Read a stream handle that must be there.
+    """Read a stream handle that must not be null (tag 0).
 
     Raises:
-        FormatError: there is none, the tag is unknown, or handles are nested too deeply.
+        FormatError: the handle is null, the tag is unknown, or handles are nested too deeply.
     """
     at = reader.position
     handle = read_optional_stream_handle(reader, depth)
@@ -243,7 +244,7 @@ def read_stream_handle(reader: Reader, depth: int = 0) -> StreamStateHandle:
 
 
 def read_optional_stream_handle(reader: Reader, depth: int = 0) -> StreamStateHandle | None:
-    """Read a stream handle or none (tag 0).
+    """Read a stream handle; None for a null handle (tag 0).
 
     Raises:
         FormatError: the tag is unknown, or handles are nested too deeply.
@@ -272,7 +273,7 @@ def read_optional_stream_handle(reader: Reader, depth: int = 0) -> StreamStateHa
 
 
 def write_stream_handle(writer: Writer, handle: StreamStateHandle | None) -> None:
-    """Write what `read_stream_handle` reads and `read_optional_stream_handle`."""
+    """Write a stream handle, or tag 0 for None, as `read_optional_stream_handle` reads it."""
     match handle:
         case None:
             writer.u8(HandleTag.NULL)
@@ -334,7 +335,7 @@ def _write_segment(writer: Writer, handle: SegmentFileStateHandle) -> None:
 
 
 def read_size(reader: Reader) -> int:
-    """Read an i64 that counts bytes; a negative one is an error."""
+    """Read an i64 that is a number of bytes; FormatError if it is negative."""
     at = reader.position
     size = reader.i64()
     if size < 0:
@@ -348,7 +349,7 @@ def read_offsets(reader: Reader, number: int) -> tuple[int, ...]:
 
 
 def write_offsets(writer: Writer, offsets: tuple[int, ...]) -> None:
-    """Write what `read_offsets` reads; the number is not written."""
+    """Write what `read_offsets` reads, without the number of offsets."""
     try:
         writer.take(struct.pack(f">{len(offsets)}q", *offsets))
     except struct.error:
@@ -360,7 +361,7 @@ class KeyGroupsSavepointStateHandle:
     """Keyed state in the canonical format, with a position per key group (tag 7, since 1.13).
 
     Attributes:
-        key_groups: the range.
+        key_groups: range of key groups of the state.
         offsets: position of each key group's section in the stream, in order.
         delegate: the stream.
     """
@@ -380,12 +381,12 @@ class HandleAndLocalPath:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalRemoteKeyedStateHandle:
-    """The files of a RocksDB (or ForSt) directory (tags 5 and 11).
+    """The files of a RocksDB (or ForSt) database directory (tags 5 and 11).
 
     Attributes:
         checkpoint_id: checkpoint that made the handle.
         backend_identifier: UUID text of the backend.
-        key_groups: the range.
+        key_groups: range of key groups of the state.
         meta_data_state: the stream with key serializer and state meta infos.
         shared_state: SST files that later checkpoints may reference too.
         private_state: all other files; in a native savepoint every file.
@@ -421,7 +422,7 @@ class InMemoryChangelogStateHandle:
     """Logged changes inlined in `_metadata` (tag 9).
 
     Attributes:
-        key_groups: the range.
+        key_groups: range of key groups of the state.
         start: first sequence number.
         end: sequence number after the last.
         changes: the changes in order.
@@ -437,7 +438,7 @@ class InMemoryChangelogStateHandle:
 
 @dataclass(frozen=True, slots=True)
 class ChangelogStream:
-    """A stream of logged changes and the logical position of the change set in it."""
+    """A stream of logged changes, and the position of a change set in it, in uncompressed bytes."""
 
     offset: int
     handle: StreamStateHandle
@@ -448,7 +449,7 @@ class ChangelogStateHandleStream:
     """Logged changes in files (tags 10 and 13; `ChangelogStateHandleStreamImpl`).
 
     Attributes:
-        key_groups: the range.
+        key_groups: range of key groups of the state.
         streams: streams with the position of the change set, in uncompressed bytes after the flag byte.
         size: bytes of state.
         persisted_size: bytes that this checkpoint added.
@@ -469,7 +470,7 @@ class ChangelogStateBackendHandle:
     """A materialized base and the changes since (tags 8 and 14; `ChangelogStateBackendHandleImpl`).
 
     Attributes:
-        key_groups: the range.
+        key_groups: range of key groups of the state.
         persisted_size: bytes that this checkpoint added.
         materialized: handles of the base; none before the first materialization.
         non_materialized: handles of the changes, to be replayed in order.
@@ -498,7 +499,7 @@ KeyedStateHandle: TypeAlias = (
 
 
 def read_keyed_handle(reader: Reader, depth: int = 0) -> KeyedStateHandle | None:
-    """Read a keyed state handle or none (tag 0).
+    """Read a keyed state handle; None for a null handle (tag 0).
 
     Raises:
         FormatError: the tag is not one of keyed state, or handles are nested too deeply.
@@ -535,7 +536,7 @@ def read_keyed_handle(reader: Reader, depth: int = 0) -> KeyedStateHandle | None
 
 
 def write_keyed_handle(writer: Writer, handle: KeyedStateHandle | None) -> None:
-    """Write what `read_keyed_handle` reads; fields that are None select the older tag without them."""
+    """Write what `read_keyed_handle` reads; a handle whose newer fields are None gets the older tag without them."""
     match handle:
         case None:
             writer.u8(HandleTag.NULL)
@@ -744,7 +745,7 @@ OperatorStateHandle: TypeAlias = OperatorStreamStateHandle | FileMergingOperator
 
 
 def read_operator_handle(reader: Reader) -> OperatorStateHandle | None:
-    """Read an operator state handle or none (tag 0).
+    """Read an operator state handle; None for a null handle (tag 0).
 
     Raises:
         FormatError: the tag, a mode or the kind of the stream is not allowed here.
@@ -805,7 +806,7 @@ def _read_state(reader: Reader) -> OperatorStateMetaInfo:
 def _write_states(writer: Writer, states: tuple[OperatorStateMetaInfo, ...]) -> None:
     names = {state.state_name for state in states}
     if len(names) != len(states):
-        # Flink reads the states into a map, so of two with one name only the last would be restored.
+        # Flink reads the states into a map, so of two states with the same name only the last would be restored.
         raise ValueRangeError("a state name occurs twice in one operator state handle")
     writer.i32(len(states))
     for state in states:
@@ -816,7 +817,7 @@ def _write_states(writer: Writer, states: tuple[OperatorStateMetaInfo, ...]) -> 
 
 
 class ChannelDirection(Enum):
-    """The list of a subtask that contains a channel state handle: (tag of one channel, tag of merged channels)."""
+    """Direction of in-flight data; the value is (tag of a handle of one channel, tag of a merged handle)."""
 
     INPUT = (ChannelTag.INPUT_CHANNEL, ChannelTag.MERGED_INPUT_CHANNEL)
     OUTPUT = (ChannelTag.RESULT_SUBPARTITION, ChannelTag.MERGED_RESULT_SUBPARTITION)
@@ -841,8 +842,8 @@ class ChannelState:
 
     Attributes:
         info: the channel.
-        offsets: position of each buffer; an i32 length, then that many bytes.
-        state_size: bytes of its buffers with their lengths.
+        offsets: position of each buffer in the stream, where an i32 length precedes its bytes.
+        state_size: bytes of the buffers, including their lengths.
     """
 
     info: ChannelInfo
@@ -876,8 +877,8 @@ def read_channel_handles(
 
     Args:
         reader: the cursor.
-        direction: which list of the subtask this is.
-        version: metadata version; handles have a tag from 6 on.
+        direction: direction of the channels.
+        version: metadata version; since 6, each handle has a tag.
 
     Raises:
         FormatError: a tag does not belong to this direction.

@@ -98,9 +98,9 @@ class StateStream:
         data: the state if there is no file.
         is_segment: the state is a slice of the file, not all of it.
         is_absolute: the handle names the file by an absolute path.
-        holds_changes: the file holds logged changes, whose handle counts the bytes before compression, and not the
-            first byte, the compression flag (`StateChangeFsUploader`).
-        directory: of the snapshot whose handle names the file.
+        holds_changes: the file holds logged changes. Its handle counts the bytes before compression, without the
+            first byte of the file, the compression flag (`StateChangeFsUploader`).
+        directory: directory of the snapshot whose handle names the file.
     """
 
     name: str
@@ -137,9 +137,9 @@ def open_stream(
     """Open the stream of a handle without reading.
 
     Args:
-        handle: the handle; a `KeyGroupsStateHandle` is looked through.
-        exclusive_directory: the directory that holds `_metadata`; relative handles start there.
-        path_mapping: where directories that absolute handles name are now, and which further ones are allowed.
+        handle: the handle; for a `KeyGroupsStateHandle`, its delegate is opened.
+        exclusive_directory: the directory that holds `_metadata`; paths of relative handles start there.
+        path_mapping: current locations of directories that absolute handles name, and further allowed directories.
         holds_changes: the handle is one of a `ChangelogStateHandleStream` (`StreamRole.CHANGES`).
 
     Raises:
@@ -175,7 +175,8 @@ def locate_file(
 ) -> Location:
     """Return the file that a handle names; arguments and errors as for `open_stream`.
 
-    Whatever is done with the files of a snapshot begins here: `locate_named` refuses those that are out of reach.
+    All access to files of a snapshot begins here, so that no file outside the allowed directories is touched:
+    `locate_named` raises OutOfReachError.
     """
     path, relative = _get_path(handle)
     return locate_named(path, exclusive_directory, path_mapping, relative=relative, handle=type(handle).__name__)
@@ -186,20 +187,20 @@ def name_file(
     exclusive_directory: Location,
     path_mapping: PathMapping = _NO_MAPPING,
 ) -> Location | None:
-    """Return the file that a handle names, in reach or not, for comparisons only; None on another storage."""
+    """Return the file that a handle names even if it is out of reach, for comparisons only; None on another storage."""
     path, relative = _get_path(handle)
     return name_named(path, exclusive_directory, path_mapping, relative=relative)
 
 
 def _get_path(handle: FileStateHandle | RelativeFileStateHandle | SegmentFileStateHandle) -> tuple[str, bool]:
-    """The path of a handle, and whether it is relative to the directory of the snapshot."""
+    """Return the path in a handle, and whether it is relative to the directory of the snapshot."""
     if isinstance(handle, RelativeFileStateHandle):
         return handle.relative_path, True
     return handle.path, False
 
 
 def measure_stream_file(stream: StateStream) -> int:
-    """Bytes of the file of a stream that is not inlined, as the storage says.
+    """Ask the storage for the size in bytes of the file of a stream, which must not be inlined.
 
     Raises:
         MissingFileError: no such file.
@@ -235,11 +236,11 @@ def read_whole_stream(stream: StateStream) -> bytes:
 
 
 def read_together(streams: Sequence[StateStream]) -> Callable[[StateStream], bytes]:
-    """Read whole streams; those that are not local are read at the same time.
+    """Read several whole streams at the same time; local ones only when they are asked for.
 
     Returns:
-        A function like `read_whole_stream`, which returns the bytes that have been read or raises the error; other
-        streams are read when it is called.
+        A function like `read_whole_stream`, which returns the bytes that have been read, or raises the error of
+        reading them. It reads streams that have not been read.
     """
     remote = [each for each in streams if each.location is not None and not is_local(each.location)]
     if len(remote) < 2:
@@ -263,7 +264,7 @@ def read_stream_range(stream: StateStream, start: int, end: int) -> bytes:
         FormatError: the range is not inside the stream.
         MissingFileError: no such file.
     """
-    # A whole file may be longer than its handle declares (see `read_whole_stream`).
+    # The size in the handle is no limit for a whole file, which may be longer (see `read_whole_stream`).
     bounded = stream.location is None or stream.is_segment
     if not 0 <= start <= end or (bounded and end > stream.size):
         what = f"bytes {start} to {end} are not inside the state of {stream.size} bytes"
@@ -288,7 +289,7 @@ def check_stream(stream: StateStream) -> None:
 
 
 def is_copied_inside(stream: StateStream, target: Location) -> bool:
-    """Return whether the object store can copy a stream by itself: a whole file whose size is in its handle."""
+    """Return whether the object store can copy a stream by itself: it is a whole file whose size the handle has."""
     return (
         stream.location is not None
         and not stream.is_segment
@@ -298,9 +299,9 @@ def is_copied_inside(stream: StateStream, target: Location) -> bool:
 
 
 def copy_unmeasured(stream: StateStream, target: Location) -> int:
-    """Copy a whole file inside an object store without asking for its size; returns the size by its handle.
+    """Copy a whole file inside an object store without asking for its size; return the size in its handle.
 
-    The caller has to look at the size of the copy: the file may be longer, or cut off.
+    The file may be longer or cut off, so the caller has to check the size of the copy.
 
     Args:
         stream: the stream, for which `is_copied_inside` holds.
@@ -317,7 +318,7 @@ def copy_unmeasured(stream: StateStream, target: Location) -> int:
 
 
 def copy_stream(stream: StateStream, target: Location, *, verify: bool = False) -> int:
-    """Copy a stream into a new file without holding more than a few `COPY_SIZE` of it; returns the bytes written.
+    """Copy a stream to a new file, with a few `COPY_SIZE` in memory at most; return the number of bytes written.
 
     If the file is longer than the handle declares, only the declared bytes are copied. Files of logged changes are
     copied whole, since their handles do not have the size of the file. Within one object store, the store copies whole
@@ -442,7 +443,7 @@ def _chunks(stream: StateStream) -> Iterator[bytes]:
     else:
         with _hinting(stream):
             if stream.size < COPY_SIZE and not is_local(stream.location):
-                # One request for the whole file, including bytes that the handle does not count.
+                # The whole file is read with one request, including bytes that the handle does not count.
                 data = read_file(stream.location)
                 _require_size(stream, len(data), data)
                 yield data[: _measure_named(stream, len(data))]
@@ -454,12 +455,20 @@ def _chunks(stream: StateStream) -> Iterator[bytes]:
 
 
 def _measure_named(stream: StateStream, size: int) -> int:
-    """The bytes of a file of `size` that belong to a stream."""
+    """Return the number of bytes of a stream in its file, whose size is `size`."""
     return size if stream.holds_changes else min(size, stream.size)
 
 
 def _require_size(stream: StateStream, size: int, data: bytes = b"") -> None:
-    """Check the size of the file of a stream; `data` is its content where that is known."""
+    """Raise FormatError if the file of a stream is shorter than its handle declares.
+
+    Compressed changes are exempt, because their handle has the size before compression.
+
+    Args:
+        stream: the stream.
+        size: size of the file.
+        data: content of the file, if it has been read.
+    """
     if size < stream.start + stream.size and not (size and stream.holds_changes and _is_compressed(stream, data)):
         what = f"the file has {size} bytes, but its handle declares {stream.start + stream.size}"
         raise FormatError(what, where=Where(file=stream.name, offset=size), hint="The file was cut off or changed")
@@ -482,7 +491,7 @@ def _hinting(stream: StateStream) -> Iterator[None]:
 
 
 MOST_HEADER = 256 << 20
-"""Bytes of a header of state: a thousand states, each with an Avro schema of 250 KiB."""
+"""Maximum bytes of a header of state; it suffices for a thousand states, each with an Avro schema of 250 KiB."""
 
 
 def read_header_bytes(stream: StateStream, end: int) -> bytes:
@@ -508,17 +517,17 @@ def check_header_size(stream: StateStream, end: int) -> None:
 
 
 KEPT = 64 << 20
-"""Bytes of files that are not on this machine and that one snapshot keeps; those used least recently go."""
+"""Maximum bytes of remote files that are kept in memory for one snapshot; the least recently used files are dropped."""
 
 
 class KeptStreams:
-    """Streams of one snapshot, each file of which is read once and kept; several streams may be one file.
+    """Cache of the files of one snapshot, for streams that are read repeatedly; several streams may be in one file.
 
-    A stream that is larger than half of what is kept, or local, is not kept. Threads may share it; a copy in another
-    process starts empty.
+    Local files, and streams larger than half of the capacity, are read without the cache. Threads may share it; a
+    pickled cache is empty in the other process.
 
     Args:
-        capacity: bytes that are kept.
+        capacity: maximum bytes in the cache.
     """
 
     def __init__(self, capacity: int = KEPT) -> None:
@@ -528,7 +537,7 @@ class KeptStreams:
         self._lock = Lock()
 
     def read(self, stream: StateStream, start: int, end: int) -> bytes:
-        """The bytes of a stream from `start` up to `end`; errors as for `read_stream_range`."""
+        """Return the bytes of a stream from `start` up to `end`; errors as for `read_stream_range`."""
         if not self._is_kept(stream):
             return read_stream_range(stream, start, end)
         content = self._fetch(stream)
@@ -539,13 +548,14 @@ class KeptStreams:
         return content[start:end]
 
     def read_whole(self, stream: StateStream) -> bytes:
-        """All bytes of a stream; errors as for `read_whole_stream`."""
+        """Return all bytes of a stream; errors as for `read_whole_stream`."""
         return self._fetch(stream) if self._is_kept(stream) else read_whole_stream(stream)
 
     def find_end(self, stream: StateStream) -> int:
-        """End offset of a stream (exclusive).
+        """Return the end offset of a stream (exclusive).
 
-        For a whole file this is the size of the file: handles of changes have the size before compression.
+        For a whole file this is the size of the file and not that in the handle, because handles of changes have the
+        size before compression.
         """
         if self._is_kept(stream):
             return len(self._fetch(stream))
@@ -568,7 +578,7 @@ class KeptStreams:
             if content is None:
                 content = read_whole_stream(stream)
             with self._lock:
-                # At the end of the dict, whose first entries are the least recently used.
+                # Insert it at the end of the dict, since the first entries are dropped as the least recently used.
                 self._contents[key] = content
                 while len(self._contents) > 1 and sum(map(len, self._contents.values())) > self._capacity:
                     del self._contents[next(iter(self._contents))]
@@ -593,7 +603,7 @@ class ChannelData:
         direction: input or output of the subtask.
         subtask: index of the subtask.
         info: gate and channel, or partition and subpartition.
-        buffers: bytes of its network buffers, in the order in which they travel.
+        buffers: bytes of its network buffers, in the order in which they were sent.
     """
 
     direction: ChannelDirection
@@ -649,7 +659,10 @@ def channel_states(handle: AnyChannelStateHandle) -> tuple[ChannelState, ...]:
 
 
 def measure_channel(state: ChannelState, delegate: StreamStateHandle) -> int:
-    """Bytes of the buffers of a channel with their lengths, without the stream header that inlined handles count."""
+    """Return the bytes of the buffers of a channel including their lengths.
+
+    It subtracts the stream header, which inlined handles count.
+    """
     alone = isinstance(delegate, ByteStreamStateHandle) and len(delegate.data) == state.state_size
     return state.state_size - HEADER_SIZE if alone and state.offsets == (HEADER_SIZE,) else state.state_size
 
@@ -666,7 +679,7 @@ def summarise_channels(handles: Iterable[AnyChannelStateHandle]) -> ChannelSumma
 
 
 def summarise_in_flight(operator: OperatorState) -> tuple[ChannelSummary, ChannelSummary]:
-    """In-flight data of an operator: (inputs, outputs) of its subtasks."""
+    """Return the amounts of in-flight data of an operator: (inputs, outputs) of all its subtasks."""
     return (
         summarise_channels(handle for subtask in operator.subtasks for handle in subtask.input_channel_state),
         summarise_channels(handle for subtask in operator.subtasks for handle in subtask.result_subpartition_state),
@@ -679,8 +692,8 @@ def read_channel_data(
     """Read the buffers that a handle names.
 
     Args:
-        handle: of one channel, or merged.
-        direction: the list of the subtask that contains the handle.
+        handle: handle of one channel, or merged handle of several.
+        direction: direction of the channels.
         stream: the stream of the handle; only its buffers are read.
 
     Raises:
@@ -696,7 +709,7 @@ def read_channel_data(
         if not HEADER_SIZE <= offset <= stream.size - LENGTH_SIZE:
             what = f"a buffer at {offset} is outside the {stream.size} bytes of the channel state"
             raise FormatError(what, where=Where(file=stream.name, offset=offset))
-    # The last buffer of a channel ends at most the size of the channel after its offset.
+    # Upper bound of the end of each channel: its last buffer is no larger than all buffers of the channel together.
     ends = [max(state.offsets) + max(state.state_size, LENGTH_SIZE) for state in states if state.offsets]
     start, end = min(offsets, default=0), min(max(ends, default=0), stream.size)
     data = read_stream_range(stream, start, end)
@@ -772,7 +785,7 @@ class StreamReference:
     """A stream handle and its role.
 
     Attributes:
-        handle: the stream; never a `KeyGroupsStateHandle`, those are looked through.
+        handle: handle of the stream; for a `KeyGroupsStateHandle`, this is its delegate.
         operator: the operator.
         subtask_index: the subtask; None for coordinator state.
         category: the kind of state.
@@ -792,7 +805,7 @@ Replacement: TypeAlias = Callable[[StreamReference], StreamStateHandle]
 
 
 def list_references(metadata: CheckpointMetadata) -> list[StreamReference]:
-    """Return every stream handle of a snapshot, in the order of the file; a stream referenced twice comes twice.
+    """Return every stream handle of a snapshot, in the order of the file; a stream with two handles occurs twice.
 
     Logged changes that are inlined in an `InMemoryChangelogStateHandle` are not a stream, and are left out.
     """
@@ -824,7 +837,7 @@ def list_keyed_streams(handle: KeyedStateHandle) -> list[StreamStateHandle]:
 
 
 def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacement) -> CheckpointMetadata:
-    """Return the snapshot with every stream handle replaced by what `replacement` returns for it.
+    """Return the snapshot with every stream handle replaced by the result of `replacement` for it.
 
     File-merging operator state turns into ordinary operator state when its segment is replaced by another kind of
     stream, since Flink allows only segments there.
@@ -842,7 +855,7 @@ def replace_stream_handles(metadata: CheckpointMetadata, replacement: Replacemen
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """Visitor that replaces each stream in a handle; to list streams, it replaces each with itself."""
+    """Visitor that replaces each stream in a handle. To only list streams, a function returns each unchanged."""
 
     replace_stream: Callable[[StreamStateHandle, StreamRole, str | None], StreamStateHandle]
 

@@ -83,13 +83,13 @@ def count_entries(base, starts, ends, entries_ends, counts):  # type: ignore[no-
 
     Args:
         base: address of the blocks, decompressed.
-        starts: i64[b] relative to `base`.
-        ends: i64[b].
-        entries_ends: i64[b], filled: where the restart points start.
-        counts: i64[b], filled: entries up to the end of each block.
+        starts: i64[b], start of each block relative to `base`.
+        ends: i64[b], end of each block.
+        entries_ends: i64[b], filled with the end of the entries of each block, where its restart points start.
+        counts: i64[b], filled with the number of entries up to the end of each block.
 
     Returns:
-        (entries, bytes of their keys and values, -1), or (0, 0, block) for the first block that is not one.
+        (entries, bytes of their keys and values, -1), or (0, 0, index) of the first block that is invalid.
     """
     count = 0
     total = 0
@@ -132,21 +132,23 @@ def count_entries(base, starts, ends, entries_ends, counts):  # type: ignore[no-
 
 @njit(cache=True, nogil=True)
 def parse_entries(base, starts, entries_ends, sequence, target, key_starts, key_ends, value_starts, value_ends):  # type: ignore[no-untyped-def]
-    """Write keys, without prefix compression, and values; 8 bytes of sequence and type follow each user key.
+    """Write the keys and values of blocks, keys without prefix compression.
+
+    The trailer (8 bytes of sequence and type) follows each user key.
 
     Args:
         base: address of the blocks that `count_entries` has checked.
-        starts: i64[b] relative to `base`.
-        entries_ends: i64[b].
+        starts: i64[b], start of each block relative to `base`.
+        entries_ends: i64[b], end of the entries of each block.
         sequence: sequence number of all entries of an ingested table; -1 to keep that of each entry.
         target: address of the output.
-        key_starts: i64[n], filled, relative to `target`; so are the other three.
-        key_ends: i64[n], after the user key.
-        value_starts: i64[n].
-        value_ends: i64[n].
+        key_starts: i64[n], filled with the start of each key relative to `target`, as are the next three arrays.
+        key_ends: i64[n], end of each user key, where its trailer starts.
+        value_starts: i64[n], start of each value.
+        value_ends: i64[n], end of each value.
 
     Returns:
-        (flags, -1), or (a negative code of `MESSAGES`, block).
+        (flags, -1), or (a negative code of `MESSAGES`, index of the invalid block).
     """
     flags = 0
     count = 0
@@ -195,7 +197,7 @@ def parse_entries(base, starts, entries_ends, sequence, target, key_starts, key_
             to = value + value_size
             count += 1
     if sequence >= 0:
-        # Only after the loop, because a key may share bytes of the trailer with the key before it.
+        # The trailers are replaced only now, because a key may share bytes of the trailer of the key before it.
         for entry in range(count):
             at = target + key_ends[entry]
             store_64(at, sequence << 8 | load_u8(at))
@@ -208,16 +210,16 @@ def find_misplaced(base, key_starts, key_ends, counts, index_base, separator_sta
 
     Args:
         base: address of the keys.
-        key_starts: i64[n] relative to `base`, ascending keys of adjacent blocks.
-        key_ends: i64[n].
-        counts: i64[b] entries up to the end of each block; no block is empty.
+        key_starts: i64[n], start of each key relative to `base`; the ascending keys of adjacent blocks.
+        key_ends: i64[n], end of each key.
+        counts: i64[b], number of entries up to the end of each block; no block is empty.
         index_base: address of the separators.
-        separator_starts: i64[s] relative to `index_base`.
-        separator_ends: i64[s].
-        first: position of the first block in the index.
+        separator_starts: i64[s], start of each separator of the table relative to `index_base`.
+        separator_ends: i64[s], end of each separator.
+        first: number of the first of the blocks in the table.
 
     Returns:
-        Index of the block among those given, or -1.
+        Index of the first such block among the given blocks; -1 if there is none.
     """
     entry = 0
     for block in range(len(counts)):
@@ -242,14 +244,14 @@ def parse_index(base, entries_end, delta, trailer_size, target, key_starts, key_
 
     Args:
         base: address of the block.
-        entries_end: where its restart points start.
+        entries_end: end of its entries, where its restart points start.
         delta: entries have no value size; after a key that shares bytes, only the difference of block sizes is stored.
         trailer_size: bytes after the user key of a separator, 0 or 8.
-        target: address of the keys, or 0 to count only.
-        key_starts: i64[n], filled, relative to `target`; so are the others.
-        key_ends: i64[n].
-        offsets: i64[n] of the blocks in the file.
-        sizes: i64[n] of the blocks, without their trailers.
+        target: address to which the keys are written, or 0 to only count entries and bytes.
+        key_starts: i64[n], filled with the start of each key relative to `target`.
+        key_ends: i64[n], filled with the end of each key.
+        offsets: i64[n], filled with the offset of each data block in the file.
+        sizes: i64[n], filled with the size of each data block without its trailer.
 
     Returns:
         (entries, bytes of their keys); (-1, 0) if this is no index block.
@@ -351,12 +353,12 @@ def merge_runs(starts, ends, bounds, order):  # type: ignore[no-untyped-def]
     """Merge runs of entries: by key, the newest version of a key first.
 
     Args:
-        starts: i64[n] addresses of the keys, each run in order; their trailers stand after them.
-        ends: i64[n].
-        bounds: i64[r + 1] where each run starts; no run is empty.
-        order: i64[n], filled: positions in `starts`.
+        starts: i64[n], addresses of the keys, which are in order within each run; a trailer follows each key.
+        ends: i64[n], end of each key.
+        bounds: i64[r + 1], index of the first entry of each run, then n; no run is empty.
+        order: i64[n], filled with the indices of the entries in merged order.
     """
-    # A heap of the runs by their next entries.
+    # A heap of runs, ordered by the next entry of each run.
     runs = len(bounds) - 1
     heads = bounds[:-1].copy()
     heap = bounds[:-1].copy()
@@ -390,21 +392,24 @@ def _sift(starts, ends, heads, heap, at, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def resolve_versions(key_starts, key_ends, value_starts, value_ends, order, erased, firsts, counts):  # type: ignore[no-untyped-def]
-    """Find what is left of each user key: the newest put, or merge operands down to the first put or deletion.
+    """Find the entries that make up the value of each user key, and drop deleted keys.
+
+    They are the newest put, or merge operands from the newest down to the first put or deletion.
 
     Args:
-        key_starts: i64[n] addresses, as are the other three; trailers stand after the keys.
-        key_ends: i64[n].
-        value_starts: i64[n].
-        value_ends: i64[n].
-        order: i64[n] positions, by key, the newest version first.
-        erased: i64[5, e] ranges of keys in ascending order, which do not overlap: addresses of start and its end, of
-            end and its end, and the sequence below which entries in the range are deleted.
-        firsts: i64[n], filled: position in `order` of a key's newest entry.
-        counts: i64[n], filled: entries of the key that make up its value.
+        key_starts: i64[n], addresses of the keys; a trailer follows each key.
+        key_ends: i64[n], addresses of the ends of the keys.
+        value_starts: i64[n], addresses of the values.
+        value_ends: i64[n], addresses of the ends of the values.
+        order: i64[n], indices of the entries by key, the newest version of a key first.
+        erased: i64[5, e], deleted ranges of keys, ascending without overlap. The rows are: address of the first key of
+            a range, of the end of that key, of the key after the range, of the end of that key, and the sequence below
+            which entries in the range are deleted.
+        firsts: i64[n], filled with the position in `order` of the newest entry of each remaining key.
+        counts: i64[n], filled with the number of entries that make up the value of each remaining key.
 
     Returns:
-        (keys left, bytes of their keys and values).
+        (number of remaining keys, bytes of their keys and values).
     """
     total = 0
     keys = 0
@@ -462,21 +467,21 @@ def write_resolved(  # type: ignore[no-untyped-def]
     new_value_starts,
     new_value_ends,
 ):
-    """Write what `resolve_versions` left, oldest first and joined by the delimiter where several entries make a value.
+    """Write the remaining keys and their values; several entries of a value are joined by the delimiter, oldest first.
 
     Args:
-        key_starts: as for `resolve_versions`, like all up to `order`.
-        key_ends: see there.
-        value_starts: see there.
-        value_ends: see there.
-        order: see there.
-        firsts: i64[k].
-        counts: i64[k].
+        key_starts: as in `resolve_versions`.
+        key_ends: as in `resolve_versions`.
+        value_starts: as in `resolve_versions`.
+        value_ends: as in `resolve_versions`.
+        order: as in `resolve_versions`.
+        firsts: i64[k], filled by `resolve_versions`.
+        counts: i64[k], filled by `resolve_versions`.
         target: address of the output.
-        new_key_starts: i64[k], filled, relative to `target`; so are the other three.
-        new_key_ends: i64[k].
-        new_value_starts: i64[k].
-        new_value_ends: i64[k].
+        new_key_starts: i64[k], filled with the start of each key relative to `target`, as are the next three arrays.
+        new_key_ends: i64[k], end of each key.
+        new_value_starts: i64[k], start of each value.
+        new_value_ends: i64[k], end of each value.
     """
     to = target
     for number in range(len(firsts)):
@@ -499,24 +504,24 @@ def write_resolved(  # type: ignore[no-untyped-def]
         new_value_ends[number] = to - target
 
 
-# The tag holds the length of a literal up to 60; a larger number says how many bytes after it hold the length.
+# The tag of a literal holds its length up to 60; a larger number says how many bytes after the tag hold the length.
 _LONGEST_SHORT = 60
 
 
 @njit(cache=True, nogil=True)
 def decompress_snappy(base, starts, ends, target, plain_starts, plain_ends):  # type: ignore[no-untyped-def]
-    """Decompress blocks.
+    """Decompress snappy blocks.
 
     Args:
         base: address of the blocks.
-        starts: i64[b] relative to `base`, of the plain sizes in front.
-        ends: i64[b].
+        starts: i64[b], start of each compressed block relative to `base`; it begins with its decompressed size.
+        ends: i64[b], end of each compressed block.
         target: address of the output.
-        plain_starts: i64[b] relative to `target`.
-        plain_ends: i64[b].
+        plain_starts: i64[b], start of each decompressed block relative to `target`.
+        plain_ends: i64[b], end of each decompressed block.
 
     Returns:
-        The first block that is not snappy or has another plain size; -1 if all are well.
+        Index of the first block that is not snappy or has another decompressed size; -1 if all are valid.
     """
     for block in range(len(starts)):
         size, at = load_varint(base + starts[block], base + ends[block])
@@ -537,7 +542,7 @@ def _decompress(at, end, target, target_end):  # type: ignore[no-untyped-def]
         if kind == 0:
             size = (tag >> 2) + 1
             if size <= 16 and end - at >= 16 and target_end - to >= 16:
-                # Both sides have room for two words: most literals are short, and need no loop.
+                # Most literals are short. If source and target have room for two words, no loop is needed to copy them.
                 store_64(to, load_i64(at))
                 store_64(to + 8, load_i64(at + 8))
                 at += size
@@ -589,7 +594,7 @@ def _repeat(to, distance, size, target_end):  # type: ignore[no-untyped-def]
             to += 1
             source += 1
         return
-    # Copies whole words, up to seven bytes too many; a pattern shorter than a word is doubled until it fills one.
+    # Whole words are copied, up to seven bytes too many. A pattern shorter than a word is doubled until it fills one.
     while to - source < 8 and to < stop:
         store_64(to, load_i64(source))
         to += to - source

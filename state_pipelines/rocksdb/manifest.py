@@ -46,11 +46,11 @@ class Cursor:
         return len(self.data) - self.position
 
     def error(self, what: str) -> FormatError:
-        """A `FormatError` at the cursor, for the caller to raise."""
+        """Return a `FormatError` at the cursor, for the caller to raise."""
         return FormatError(what, where=Where(file=self.name, offset=self.offset + self.position))
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
+        """Read the next `size` bytes."""
         if size > self.remaining:
             raise self.error(f"{size} bytes wanted but only {self.remaining} are left")
         start = self.position
@@ -58,8 +58,8 @@ class Cursor:
         return self.data[start : self.position]
 
     def varint(self) -> int:
-        """An unsigned varint of at most 64 bits."""
-        # Most are of one byte.
+        """Read an unsigned varint of at most 64 bits."""
+        # Shortcut for varints of one byte, which are the most frequent.
         if self.position < len(self.data) and (value := self.data[self.position]) < 0x80:
             self.position += 1
             return value
@@ -74,11 +74,11 @@ class Cursor:
         return value
 
     def prefixed(self) -> bytes:
-        """A varint length, then that many bytes."""
+        """Read a varint length, then that many bytes."""
         return self.take(self.varint())
 
     def text(self) -> str:
-        """Length-prefixed UTF-8."""
+        """Read UTF-8 text after a varint length."""
         raw = self.prefixed()
         try:
             return raw.decode()
@@ -88,7 +88,7 @@ class Cursor:
 
 CURRENT = "CURRENT"
 MOST_MANIFEST = 1 << 30
-"""Bytes that a MANIFEST may have: RocksDB begins a new one before (`max_manifest_file_size`)."""
+"""Maximum bytes of a MANIFEST; RocksDB begins a new one before that (`max_manifest_file_size`)."""
 
 BYTEWISE = "leveldb.BytewiseComparator"
 RANGE_BOUND_TRAILER = b"\x0f" + b"\xff" * 7
@@ -127,18 +127,18 @@ _FIELD_NOT_SKIPPABLE = 1 << 6
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A table of sorted entries (SST file) that is live.
+    """A live table (SST file), as the MANIFEST describes it.
 
     Attributes:
-        number: of the file.
-        level: 0 to 6.
-        size: bytes.
-        smallest: no user key of the table, nor of its range tombstones, is below it.
-        end: every user key of the table, and of its range tombstones, is below it.
-        smallest_sequence: of the entries.
-        largest_sequence: of the entries; of an ingested table the one that all its entries have.
-        stream: the bytes.
-        column_family: name of the column family that lists it; empty if it is not known.
+        number: number of the file.
+        level: level in the database, 0 to 6.
+        size: bytes of the file.
+        smallest: lower bound (inclusive) of the user keys of the table and of its range tombstones.
+        end: upper bound (exclusive) of the user keys of the table and of its range tombstones.
+        smallest_sequence: smallest sequence number of the entries.
+        largest_sequence: largest sequence number of the entries; in an ingested table, that of all entries.
+        stream: the stream that holds the file.
+        column_family: name of the column family that lists the table; empty if it is not known.
     """
 
     number: int
@@ -154,12 +154,12 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True)
 class ColumnFamily:
-    """A column family: what Flink's RocksDB backend keeps for one state.
+    """A column family, in which Flink's RocksDB backend keeps one state.
 
     Attributes:
-        id: number in the database.
-        name: the state's name.
-        files: its tables, by smallest key.
+        id: number of the column family in the database.
+        name: name of the state.
+        files: tables of the column family, by smallest key.
     """
 
     id: int
@@ -169,10 +169,10 @@ class ColumnFamily:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database at rest.
+    """A database in a checkpoint, which no process writes.
 
     Attributes:
-        column_families: by id; `default` is one of them.
+        column_families: the column families by id; `default` is one of them.
     """
 
     column_families: tuple[ColumnFamily, ...]
@@ -196,12 +196,12 @@ class _Edit:
 
 
 def is_database_file(name: str) -> bool:
-    """Return whether `read_database`, or a scan of its tables, looks at a file of a database directory."""
+    """Return whether `read_database` or a scan of tables uses a file of this name in a database directory."""
     return name == CURRENT or name.startswith("MANIFEST-") or name.endswith((".sst", ".log"))
 
 
 def find_manifest(files: Mapping[str, StateStream]) -> list[StateStream]:
-    """Return the files that `read_database` reads, as far as names tell: CURRENT, and a single MANIFEST."""
+    """Return the files that `read_database` will certainly read: CURRENT, and the MANIFEST if there is only one."""
     manifests = [stream for name, stream in files.items() if name.startswith("MANIFEST-")]
     named = [*(files[each] for each in (CURRENT,) if each in files), *(manifests if len(manifests) == 1 else ())]
     return [each for each in named if each.size <= MOST_MANIFEST]
@@ -220,8 +220,8 @@ def read_database(
     """Read the column families and tables of a database directory; only CURRENT and the MANIFEST are read.
 
     Args:
-        files: the files by their names in the directory; names that are not needed do no harm.
-        read: reads a file whole.
+        files: the files by their names in the directory; others than those needed are ignored.
+        read: returns all bytes of a file.
 
     Raises:
         FormatError: the MANIFEST is damaged, or contradicts itself.
@@ -245,10 +245,10 @@ def read_database(
 
 
 def check_files_listed(files: Mapping[str, StateStream], database: Database) -> None:
-    """Check that the tables of a handle are those that the MANIFEST lists.
+    """Check that the MANIFEST lists all tables of a handle.
 
-    The files of a handle are the live ones of the database (`GetLiveFiles`), those of its current version only. A
-    directory of a database that is in use may hold older tables too.
+    A handle names only the live files of a database (`GetLiveFiles`), which belong to its current version. The
+    directory of a database that is in use may hold older tables as well.
 
     Raises:
         FormatError: a table is not listed.
@@ -263,7 +263,7 @@ def check_files_listed(files: Mapping[str, StateStream], database: Database) -> 
 
 
 def _check_tables(column_families: Iterable[_TableSet], name: str) -> None:
-    # As RocksDB does when it opens a database (`VersionBuilder::CheckConsistency`).
+    # RocksDB checks the same when it opens a database (`VersionBuilder::CheckConsistency`).
     owners: dict[int, str] = {}
     for column_family in column_families:
         levels: dict[int, list[tuple[tuple[bytes, int], tuple[bytes, int], int]]] = {}
@@ -367,7 +367,7 @@ def _iter_records(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
             raise FormatError("a record of the log is cut off", where=where)
         kind = data[position + 6]
         if kind == _ZERO and size == 0 and not any(data[position:]):
-            # Space that was allocated ahead and never written.
+            # The rest is space that RocksDB has allocated ahead and never written.
             break
         if _masked_crc32c(data[position + 6 : end]) != crc:
             raise FormatError("a record of the log does not match its checksum", where=where)
@@ -384,7 +384,10 @@ def _iter_records(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _masked_crc32c(data: bytes) -> int:
-    """The checksum of a record, which is that of a chunk of framed snappy; without the kernels, which take longer."""
+    """Return the checksum of a record, taken from a chunk of framed snappy, which has the same.
+
+    The compiled kernels would take longer.
+    """
     return int.from_bytes(memoryview(cramjam.snappy.compress(data))[_CHECKSUM : _CHECKSUM + 4], "little")
 
 

@@ -58,16 +58,16 @@ if TYPE_CHECKING:
     from state_pipelines.storage import Location
 
 CAPACITY = 32 << 20
-"""Bytes of indexes and small tables that are kept by default; the index of a table of 64 MiB has about 1 MiB."""
+"""Default capacity in bytes of a cache of indexes and small tables; a table of 64 MiB has an index of about 1 MiB."""
 
 
 class TableCache:
-    """Opened tables; those used least recently go when there are too many. Threads may share one.
+    """Cache of opened tables that drops the least recently used ones. Threads may share it.
 
-    A copy in another process starts empty.
+    A pickled cache is empty in the other process.
 
     Args:
-        capacity: bytes that are kept.
+        capacity: maximum bytes of the tables in the cache.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -78,12 +78,12 @@ class TableCache:
         self._opening: dict[TableFile, Lock] = {}
 
     def open(self, file: TableFile) -> Table:
-        """The table of a file; arguments and errors as for `open_table`."""
+        """Return the table of a file, opening it if necessary; arguments and errors as for `open_table`."""
         with self._lock:
             if (table := self._find(file)) is not None:
                 return table
             opening = self._opening.setdefault(file, Lock())
-        # Of several threads that need a table, one reads it.
+        # If several threads need the table, one opens it and the others wait.
         with opening:
             with self._lock:
                 table = self._find(file)
@@ -115,13 +115,13 @@ class TableCache:
 
 
 READ_SIZE = 4 << 20
-"""Bytes of tables that are read at once where they are wanted, all tables that overlap together."""
+"""Bytes that are read ahead of a scan, in all overlapping tables together."""
 
 _LEAST_READ = 1 << 20
-"""Bytes of a table that are read at once at least on a storage that is not local, where a request costs more."""
+"""Minimum bytes of a request for a table on storage that is not local."""
 
 _GAP = 1 << 16
-"""Bytes between wanted blocks that are rather read in vain than skipped by another request."""
+"""Largest gap in bytes between wanted blocks that is read, too, because another request would cost more."""
 
 
 class KeyRange(NamedTuple):
@@ -142,10 +142,10 @@ class TableRange(NamedTuple):
     """Adjacent blocks of a table that are read with one request.
 
     Attributes:
-        number: of the column family among those that are scanned.
+        number: index of the column family among those that are scanned.
         table: the table.
-        start: first byte in the file.
-        end: after the last byte.
+        start: offset of the first byte in the file.
+        end: offset after the last byte.
     """
 
     number: int
@@ -155,11 +155,11 @@ class TableRange(NamedTuple):
 
 
 class TableReader(ABC):
-    """A table that is being scanned, and a range of it that was read.
+    """Reader of a table that is being scanned, with the range of the file that was read last.
 
     Attributes:
         table: the table.
-        entries: those that the scan has found in it so far.
+        entries: number of entries that the scan has found in the table so far.
     """
 
     def __init__(self, table: Table) -> None:
@@ -169,15 +169,15 @@ class TableReader(ABC):
         self._raw = b""
 
     def read(self, start: int, end: int, size: int) -> memoryview:
-        """Read blocks, from `start` up to `end` in the file; a later call does not begin before an earlier one.
+        """Return the bytes of the file from `start` up to `end`, which are whole blocks.
 
         Args:
-            start: first byte.
-            end: after the last byte.
-            size: minimum size of a read, if one is needed.
+            start: offset of the first byte, not below that of earlier calls.
+            end: offset after the last byte.
+            size: minimum size of a request, if one is needed.
 
         Raises:
-            FormatError: the file ends before.
+            FormatError: the file ends before `end`.
             MissingFileError: the file does not exist.
         """
         found: list[memoryview] = []
@@ -187,7 +187,7 @@ class TableReader(ABC):
                 found.append(memoryview(self._raw)[start - self._start : stop - self._start])
                 start = stop
             if start >= end:
-                # Only blocks that lie in several ranges are copied.
+                # Bytes are copied only if they come from several ranges.
                 return found[0] if len(found) == 1 else memoryview(b"".join(found))
             self._start, self._raw = self._fetch(start, end, size)
 
@@ -197,7 +197,7 @@ class TableReader(ABC):
 
 
 class DirectTableReader(TableReader):
-    """A table whose ranges are read on demand.
+    """Reader of a table whose ranges are read on demand.
 
     Args:
         table: the table.
@@ -212,7 +212,7 @@ class DirectTableReader(TableReader):
         return start, self.table.read(start, max(end, self._find_end(start + size)))
 
     def _find_end(self, position: int) -> int:
-        """Find the end of the block that contains `position`, so that the next read starts with a whole block."""
+        """Return the end of the block that contains `position`, so that reads end at blocks."""
         if position >= self._limit:
             return self._limit
         block = int(np.searchsorted(self.table.index.offsets, position, "right")) - 1
@@ -226,12 +226,12 @@ def make_direct_reader(table: Table, wanted: KeyRange) -> DirectTableReader:
 
 
 class PlannedTableReader(TableReader):
-    """A table whose ranges are read in the order of a plan.
+    """Reader of a table whose ranges are read in the order of a plan.
 
     Args:
         table: the table.
-        number: of the column family among those that are scanned.
-        tables: gives the ranges.
+        number: index of the column family among those that are scanned.
+        tables: executes the plan and returns the ranges.
     """
 
     def __init__(self, table: Table, number: int, tables: PlannedTables) -> None:
@@ -247,7 +247,7 @@ class DirectTables:
     """Tables that are opened and read on demand.
 
     Args:
-        cache: of opened tables.
+        cache: cache of opened tables.
     """
 
     def __init__(self, cache: TableCache) -> None:
@@ -268,9 +268,9 @@ class PlannedTables:
     """Tables that are opened and read ahead, in the order of one plan for all scans.
 
     Args:
-        wanted: the column families in the order of their scans, and which keys of them.
-        cache: of opened tables.
-        location: of a table.
+        wanted: the column families in the order of their scans, with the wanted keys.
+        cache: cache of opened tables.
+        location: location of any of the tables, which says how to read ahead.
     """
 
     def __init__(self, wanted: Sequence[ColumnFamilyRanges], cache: TableCache, location: Location) -> None:
@@ -293,11 +293,11 @@ class PlannedTables:
             raise table
         if table.content:
             return make_direct_reader(table, wanted)
-        # Several key ranges of a scan may need the same range of the file, so they share a reader.
+        # Several key ranges of a scan may need the same range of the file, so all of them use the same reader.
         return self._readers.setdefault(key, PlannedTableReader(table, number, self))
 
     def take_range(self, number: int, table: Table) -> tuple[int, bytes]:
-        """Take the next range of a table; return its start and its bytes."""
+        """Return the start and the bytes of the next planned range of a table, and forget it."""
         key = number, table.file.number
         while not self._ranges.get(key) and self._advance():
             pass
@@ -319,7 +319,7 @@ class PlannedTables:
         self._opening.close()
 
     def _advance(self) -> bool:
-        """Take the next range of the plan, which opens tables as it goes; return whether there was one."""
+        """Read the next range of the plan, which also opens tables; return False at the end of the plan."""
         for table_range, data in self._reading:
             self._ranges.setdefault((table_range.number, table_range.table.file.number), []).append(
                 (table_range.start, data)
@@ -328,7 +328,7 @@ class PlannedTables:
         return False
 
     def _open(self, each: tuple[int, TableFile]) -> Table | StateError:
-        # Errors of reading ahead are kept, and raised when a scan reaches the table.
+        # Errors while reading ahead are kept, and raised when a scan reaches the table.
         try:
             return self._cache.open(each[1])
         except StateError as error:
@@ -341,7 +341,7 @@ class PlannedTables:
             return error
 
     def _plan(self) -> Iterator[TableRange]:
-        """Plan the ranges of all column families by their first keys: scans need them in about this order."""
+        """Yield the ranges of all column families, ordered by first key, which is about the order of the scans."""
         for number, each in enumerate(self._wanted):
             heads: list[tuple[bytes, int, TableRange, Iterator[tuple[bytes, TableRange]]]] = []
             for order, file in enumerate(find_all_files(each)):
@@ -360,7 +360,12 @@ class PlannedTables:
 
 
 def _advance_first(heads: list[tuple[bytes, int, TableRange, Iterator[tuple[bytes, TableRange]]]]) -> TableRange:
-    """Take the first of the next ranges of some tables, and replace it by the following range of its table."""
+    """Return the first range of a heap, and replace it by the next range of the same table.
+
+    Args:
+        heads: heap of the next range of each table: lower bound of its keys, number of the table, the range, and the
+            iterator over the following ranges.
+    """
     _, order, first, table_ranges = heads[0]
     for key, table_range in table_ranges:
         heapq.heapreplace(heads, (key, order, table_range, table_ranges))
@@ -389,7 +394,7 @@ def plan_ranges(number: int, table: Table, ranges: Sequence[KeyRange], size: int
     for first, stop in runs:
         start = first
         while start < stop:
-            # Whole blocks, one at least.
+            # A range consists of whole blocks, at least one.
             after = max(start + 1, int(np.searchsorted(ends[:stop], starts[start] + size, "right")))
             key = index.separator(start - 1) if start else table.file.smallest
             yield key, TableRange(number, table, int(starts[start]), int(ends[after - 1]))
@@ -397,11 +402,11 @@ def plan_ranges(number: int, table: Table, ranges: Sequence[KeyRange], size: int
 
 
 def open_tables(wanted: Sequence[ColumnFamilyRanges], cache: TableCache) -> DirectTables | PlannedTables:
-    """Make the tables of scans: read ahead by a plan if they are not on this machine, else on demand.
+    """Return the tables for scans: tables on other machines are read ahead by a plan, local ones on demand.
 
     Args:
-        wanted: the column families in the order of their scans, and which keys of them.
-        cache: of opened tables.
+        wanted: the column families in the order of their scans, with the wanted keys.
+        cache: cache of opened tables.
     """
     for each in wanted:
         for file in each.column_family.files:
@@ -411,12 +416,12 @@ def open_tables(wanted: Sequence[ColumnFamilyRanges], cache: TableCache) -> Dire
 
 
 def find_files(column_family: ColumnFamily, start: bytes, end: bytes | None) -> list[TableFile]:
-    """The tables that may hold keys from `start` up to `end` (exclusive; None: to the last), by smallest key."""
+    """Return the tables that may hold keys from `start` up to `end` (exclusive; None: to the last), by smallest key."""
     return [file for file in column_family.files if file.end > start and (end is None or file.smallest < end)]
 
 
 def find_all_files(wanted: ColumnFamilyRanges) -> list[TableFile]:
-    """The tables that may hold keys of any of the ranges, by smallest key."""
+    """Return the tables that may hold keys of any of the ranges, by smallest key."""
     ends = [end for _, end in wanted.ranges if end is not None]
     found = []
     for file in wanted.column_family.files:
@@ -427,12 +432,12 @@ def find_all_files(wanted: ColumnFamilyRanges) -> list[TableFile]:
 
 
 def find_blocks_end(table: Table, blocks: range) -> int:
-    """The position in the file after blocks and their trailers."""
+    """Return the offset in the file after adjacent blocks and their trailers."""
     return int(table.index.offsets[blocks[-1]] + table.index.sizes[blocks[-1]]) + TRAILER_SIZE
 
 
 WINDOW = 2 << 20
-"""Bytes of keys and values that are held at once, roughly; so many stay in the caches of a processor."""
+"""Approximate bytes of keys and values that a scan holds at once; so many fit into the caches of a processor."""
 MERGE_OPERATOR = "StringAppendTESTOperator"
 """The operator of Flink's list state: operands are joined by a comma, 0x2C."""
 
@@ -441,14 +446,14 @@ _POINTS_PER_SPLIT = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SortedEntries:
-    """Keys with their values; ascending by the bytes of the keys, each key once.
+    """Keys with their values, ascending by the bytes of the keys; each key occurs once.
 
     Attributes:
         data: u8, holds keys and values, and bytes that belong to neither.
-        key_starts: i64[n].
-        key_ends: i64[n].
-        value_starts: i64[n].
-        value_ends: i64[n].
+        key_starts: i64[n], start of each key in `data`.
+        key_ends: i64[n], end of each key.
+        value_starts: i64[n], start of each value.
+        value_ends: i64[n], end of each value.
     """
 
     data: npt.NDArray[np.uint8]
@@ -463,7 +468,7 @@ class SortedEntries:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Run:
-    """Entries of one table, in order; the trailer of a key stands after it."""
+    """Entries of one table, in order; each key is followed by its trailer (sequence and type)."""
 
     table: Table
     entries: SortedEntries
@@ -478,15 +483,15 @@ def scan(
     window: int = WINDOW,
     tables: TableCache | None = None,
 ) -> Iterator[SortedEntries]:
-    """The entries with keys from `start` up to `end`; deletions are applied, merge operands joined.
+    """Yield the entries with keys from `start` up to `end`; deletions are applied, merge operands joined.
 
-    Only blocks that may hold such keys are read, neighbours with one read.
+    Only blocks that may hold such keys are read, adjacent blocks with one request.
 
     Args:
         column_family: the column family.
         start: first key.
-        end: after the last key; None: to the last.
-        window: bytes of keys and values that are held at once; a single larger entry is held all the same.
+        end: end of the keys (exclusive); None: to the last.
+        window: bytes of keys and values that are held at once; a single entry may be larger.
         tables: keeps the opened tables for later scans.
 
     Raises:
@@ -502,12 +507,12 @@ def scan(
 
 
 class ColumnFamilyScans:
-    """Scans of column families one after the other, which are read ahead on a storage that is not local.
+    """Scans of several column families, one after the other; tables that are not local are read ahead.
 
-    Use it as a context manager: reading ahead ends with it.
+    It is a context manager, whose end stops reading ahead.
 
     Args:
-        wanted: the column families in the order of the scans, and which keys of them.
+        wanted: the column families in the order of the scans, with the wanted keys.
         window: as for `scan`.
         tables: as for `scan`.
     """
@@ -526,7 +531,7 @@ class ColumnFamilyScans:
         self._reader.close()
 
     def scan(self, number: int) -> Iterator[SortedEntries]:
-        """The entries of a column family, by its number in `wanted`; results and errors as for `scan`."""
+        """Yield the entries of a column family, given its index in `wanted`; results and errors as for `scan`."""
         column_family, ranges = self._wanted[number]
         for start, end in ranges:
             yield from self._scan_range(number, column_family, start, end)
@@ -545,7 +550,7 @@ class ColumnFamilyScans:
                 low = max(low, waiting[-1].smallest)
             while waiting and waiting[-1].smallest <= low:
                 active.append(self._reader.open(number, waiting.pop(), KeyRange(start, end)))
-            # No table starts inside a chunk, so the same tables overlap all of it.
+            # The next table that is not active yet starts a new chunk, so that no table starts inside a chunk.
             limits = [limit for limit in (waiting[-1].smallest if waiting else None, end) if limit is not None]
             high = min([_choose_end([each.table for each in active], low, self._window), *limits])
             if high <= low:
@@ -565,10 +570,10 @@ class ColumnFamilyScans:
 
 
 def estimate(column_family: ColumnFamily, start: bytes = b"", end: bytes | None = None) -> int:
-    """Bytes of the tables that a scan of the range would read; tables wholly inside the range are not opened.
+    """Return the bytes of tables that a scan of the range would read; tables wholly inside the range are not opened.
 
     Raises:
-        FormatError: as for `scan`, like all others.
+        FormatError: and others, as for `scan`.
     """
     return sum(_estimate_file(file, start, end) for file in find_files(column_family, start, end))
 
@@ -582,19 +587,19 @@ def _estimate_file(file: TableFile, start: bytes, end: bytes | None) -> int:
 
 
 def split_keys(column_family: ColumnFamily, start: bytes, end: bytes | None, size: int) -> list[bytes]:
-    """Keys that cut a range into parts of about `size` bytes of tables each.
+    """Return keys that divide a range of keys into subranges with about `size` bytes of tables each.
 
     Args:
         column_family: the column family.
         start: first key of the range.
-        end: after its last key; None: to the last.
-        size: bytes per part, at least 1.
+        end: end of the range (exclusive); None: to the last key.
+        size: bytes per subrange, at least 1.
 
     Returns:
-        Ascending keys between `start` and `end`; each starts a part.
+        Ascending keys between `start` and `end`: the first key of each subrange but the first.
 
     Raises:
-        FormatError: as for `scan`, like all others.
+        FormatError: and others, as for `scan`.
     """
     points: list[tuple[bytes, int]] = []
     for file in find_files(column_family, start, end):
@@ -613,7 +618,7 @@ def split_keys(column_family: ColumnFamily, start: bytes, end: bytes | None, siz
 
 
 def _measure(file: TableFile, start: bytes, end: bytes | None, step: int) -> list[tuple[bytes, int]]:
-    """Return keys of a table about `step` bytes apart, each with the bytes since the previous one."""
+    """Return keys of a table about `step` bytes apart, each with the number of bytes since the previous key."""
     if file.size <= step and start <= file.smallest and (end is None or file.end <= end):
         return [(file.end, file.size)]
     table = open_table(file)
@@ -629,14 +634,14 @@ def _measure(file: TableFile, start: bytes, end: bytes | None, step: int) -> lis
 
 
 def _find_end(table: Table, block: int) -> bytes:
-    """Return a key above all keys of a block (for the last one, of the table) and not above any of the next block."""
+    """Return a key above all keys of a block and not above any key of the next one; for the last block, `file.end`."""
     if block == len(table.index) - 1:
         return table.file.end
     return table.index.separator(block) + b"\0"
 
 
 def _choose_end(tables: Sequence[Table], low: bytes, window: int) -> bytes:
-    """The end of the chunk that starts at `low`, chosen so that its entries fit into the window."""
+    """Return the end (exclusive) of the chunk of keys from `low`, so that its entries fit into the window."""
     return min(_choose_table_end(table, low, window // len(tables)) for table in tables)
 
 
@@ -647,7 +652,7 @@ def _choose_table_end(table: Table, low: bytes, share: int) -> bytes:
     ends_at = np.cumsum(table.index.sizes[blocks.start : blocks.stop]) * table.expansion
     count = max(1, int(np.searchsorted(ends_at, share, "right")))
     end = _find_end(table, blocks[count - 1])
-    # The versions of one key may fill whole blocks: go on to a block that ends above `low`.
+    # The versions of one key may fill whole blocks, so that `end` is not above `low`. Then take a later block.
     for block in blocks[count:]:
         if end > low:
             break
@@ -680,7 +685,7 @@ def _scan_chunk(readers: Sequence[TableReader], low: bytes, high: bytes) -> Iter
 
 
 def _read_run(reader: TableReader, low: bytes, high: bytes, ahead: int) -> _Run | None:
-    """The entries of a table from `low` up to `high`; None if there are none."""
+    """Read the entries of a table from `low` up to `high` (exclusive); None if there are none."""
     table = reader.table
     blocks = find_blocks(table, low, high)
     if not blocks:
@@ -718,7 +723,7 @@ def _find_entry(data: npt.NDArray[np.uint8], spans: list[npt.NDArray[np.int64]],
 
 
 def _fragment(tombstones: list[RangeTombstone]) -> list[RangeTombstone]:
-    """Tombstones that do not overlap, by start, each with the newest sequence over its range."""
+    """Split tombstones into ones that do not overlap, by start, each with the newest sequence of its range."""
     bounds = sorted({bound for tombstone in tombstones for bound in (tombstone.start, tombstone.end)})
     pending = sorted(tombstones, key=lambda tombstone: tombstone.start, reverse=True)
     live: list[RangeTombstone] = []
@@ -763,8 +768,8 @@ def verify_table(file: TableFile, tables: TableCache, *, whole: bool) -> int:
 
     Args:
         file: the table.
-        tables: keeps opened tables, so that a small one is read once for this and for its records.
-        whole: every data block, not only the first and the last one.
+        tables: keeps opened tables, so that a small table is read only once for this check and for its entries.
+        whole: check every data block, not only the first and the last one.
 
     Raises:
         FormatError: a block does not match its checksum, entries are not in order, keys are outside the bounds that
@@ -773,7 +778,7 @@ def verify_table(file: TableFile, tables: TableCache, *, whole: bool) -> int:
         UnsupportedError: the table has a format that this release does not cover.
     """
     table = tables.open(file)
-    # Not the properties: an old RocksDB changed them after it had computed their checksum.
+    # The properties are not checked: an old RocksDB changed them after it had computed their checksum.
     for offset, size in table.filters:
         data = np.frombuffer(table.read(offset, offset + size + TRAILER_SIZE), np.uint8)
         verify_blocks(table.block_format, data, offset, np.array([offset], np.int64), np.array([size], np.int64))

@@ -69,7 +69,7 @@ def _make_tables() -> npt.NDArray[np.int64]:
     return tables
 
 
-# CRC by slicing-by-8: table i holds the effect of a byte that is followed by i more bytes of its word.
+# Tables for the CRC by slicing-by-8: table i has the effect of a byte after which i more bytes of its word follow.
 _TABLES = _make_tables()
 
 
@@ -107,18 +107,18 @@ def find_wrong_crc32c(base, starts, sizes, modifiers):  # type: ignore[no-untype
 
     Args:
         base: address of the data.
-        starts: i64[b] first byte of each block, relative to `base`; `sizes` + `TRAILER_SIZE` bytes are there.
-        sizes: i64[b] bytes of each block without its trailer.
-        modifiers: i64[b] what the offset of the block adds to its checksum.
+        starts: i64[b], first byte of each block relative to `base`; its trailer follows the block.
+        sizes: i64[b], bytes of each block without its trailer.
+        modifiers: i64[b], number that depends on the offset of each block and is added to its checksum.
 
     Returns:
-        The first block that does not match; -1 if all do.
+        Index of the first block that does not match; -1 if all do.
     """
     tables = _TABLES
     positions = np.empty(3, np.int64)
     crcs = np.empty(3, np.int64)
     for first in range(0, len(starts), 3):
-        # Each word needs the result of the previous one; working on three blocks at once uses the waiting time.
+        # Each word needs the result of the previous word. Working on three blocks at once uses the waiting time.
         lanes = min(3, len(starts) - first)
         crcs[:] = 0xFFFFFFFF
         for lane in range(lanes):
@@ -172,7 +172,7 @@ def find_wrong_block(
 
 
 def _compute_xxhash(kind: int, view: memoryview, start: int, end: int) -> int:
-    # The two older kinds cover the compression type as one more byte; XXH3 has it mixed in afterwards.
+    # The two older kinds of checksums cover the compression type as one more byte; for XXH3, it is mixed in afterwards.
     if kind == XXHASH32:
         return xxhash.xxh32_intdigest(view[start : end + 1])
     if kind == XXHASH64:
@@ -197,10 +197,10 @@ class BlockFormat:
     """Properties common to all blocks of a table.
 
     Attributes:
-        name: of the file, for errors.
+        name: name of the file, for errors.
         checksum: one of `CHECKSUM_TYPES`.
-        base_context: of the footer since table format 6, mixed into every checksum; else 0.
-        sized: compressed blocks have their decompressed size in front, as all since table format 2.
+        base_context: number in the footer since table format 6 that is mixed into every checksum; else 0.
+        sized: compressed blocks begin with their decompressed size, as in all tables since format 2.
     """
 
     name: str
@@ -214,9 +214,9 @@ class Blocks:
     """Decompressed blocks.
 
     Attributes:
-        data: u8.
-        starts: i64[b] first byte of each block in `data`.
-        ends: i64[b].
+        data: u8, holds all blocks.
+        starts: i64[b], first byte of each block in `data`.
+        ends: i64[b], end of each block in `data`.
     """
 
     data: npt.NDArray[np.uint8]
@@ -234,11 +234,11 @@ def decode_blocks(
     """Check and decompress blocks.
 
     Args:
-        block_format: of the table.
-        data: u8, a range of the file.
-        offset: position of `data` in the file.
-        offsets: i64[b] positions of the blocks in the file; with their trailers they lie inside `data`.
-        sizes: i64[b] their sizes without the trailers.
+        block_format: format of the blocks of the table.
+        data: u8, a range of the file that contains the blocks and their trailers.
+        offset: offset of `data` in the file.
+        offsets: i64[b], offset of each block in the file.
+        sizes: i64[b], size of each block without its trailer.
 
     Raises:
         FormatError: a block does not match its checksum or cannot be decompressed.
@@ -317,7 +317,7 @@ def _decompress(
 def _decompress_into(
     block_format: BlockFormat, source: memoryview, positions: tuple[npt.NDArray[Any], ...], target: memoryview
 ) -> None:
-    # Everything that can be done for all blocks at once is done before: this loop costs about what decompression does.
+    # What can be done for all blocks at once is done before this loop, so that it takes little more than decompression.
     offset = -1
     try:
         for start, end, plain_start, plain_end, kind, offset in zip(
@@ -334,14 +334,15 @@ def _decompress_into(
 
 @njit(cache=True, nogil=True)
 def read_plain_sizes(base, ends, kinds, sizes, sources):  # type: ignore[no-untyped-def]
-    """Read the decompressed sizes that stand in front of compressed blocks.
+    """Read the decompressed sizes with which compressed blocks begin.
 
     Args:
         base: address of the data.
-        ends: i64[b] of the blocks, relative to `base`.
-        kinds: u8[b] how each block is compressed.
+        ends: i64[b], end of each block relative to `base`.
+        kinds: u8[b], compression type of each block.
         sizes: i64[b], stored sizes; for compressed blocks replaced by the decompressed size, -1 if that is invalid.
-        sources: i64[b], starts of the blocks; moved past the decompressed size; not for snappy, whose data include it.
+        sources: i64[b], start of each block; moved to the first byte after the decompressed size, except for snappy,
+            whose data include it.
     """
     for block in range(len(ends)):
         if kinds[block] == _NONE:
@@ -358,7 +359,7 @@ def _copy(source: memoryview, target: memoryview) -> int:
 
 
 def _inflate(source: memoryview, target: memoryview) -> int:
-    # Without a header, as all of RocksDB's (a negative `window_bits`).
+    # RocksDB writes zlib data without a header (a negative `window_bits`).
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     data = inflater.decompress(source, len(target) + 1)
     target[: len(data)] = data
@@ -384,9 +385,9 @@ def read_block(block_format: BlockFormat, data: bytes, offset: int) -> bytes:
     """Check and decompress one block.
 
     Args:
-        block_format: of the table.
+        block_format: format of the blocks of the table.
         data: the block with its trailer.
-        offset: position of the block in the file.
+        offset: offset of the block in the file.
 
     Raises:
         FormatError: as for `decode_blocks`.
@@ -402,18 +403,18 @@ def read_block(block_format: BlockFormat, data: bytes, offset: int) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockIndex:
-    """Offsets of the data blocks of a table.
+    """Offsets of the data blocks of a table, and the separator key after each block.
 
-    A separator is not below any key of its block, and below every key of the next block. Unless `has_user_keys`, it may
-    also equal the first key of the next block.
+    A separator is a user key that no key of its block exceeds, and that is below every key of the next block. Unless
+    `has_user_keys`, it may also equal the first key of the next block.
 
     Attributes:
         keys: u8, holds the separators.
-        key_starts: i64[b].
-        key_ends: i64[b].
-        offsets: i64[b] positions of the blocks in the file, ascending.
-        sizes: i64[b] without trailers.
-        has_user_keys: versions of one key never lie in two blocks.
+        key_starts: i64[b], start of each separator in `keys`.
+        key_ends: i64[b], end of each separator.
+        offsets: i64[b], offset of each block in the file, ascending.
+        sizes: i64[b], size of each block without its trailer.
+        has_user_keys: all versions of a key are in the same block.
     """
 
     keys: npt.NDArray[np.uint8]
@@ -427,21 +428,21 @@ class BlockIndex:
         return len(self.offsets)
 
     def separator(self, block: int) -> bytes:
-        """The user key of a block's separator."""
+        """Return the separator (a user key) after a block."""
         return self.keys[self.key_starts[block] : self.key_ends[block]].tobytes()
 
 
 _LARGEST_ALIGNMENT = 1 << 12
-"""Multiple at which data blocks start at most where the option `block_align` is on (`kDefaultPageSize`)."""
+"""Largest alignment of data blocks with the option `block_align` (`kDefaultPageSize`)."""
 _HINT = "The file was changed after RocksDB wrote it"
 _OTHER_FILE = "The file is another one than the MANIFEST describes"
 
 
 def check_column_family(name: bytes, file: TableFile) -> None:
-    """Compare the column family that a table was written for with the one that the MANIFEST lists it in.
+    """Compare the column family for which a table was written with the one in which the MANIFEST lists it.
 
-    Not by their ids: an import into another database (`createColumnFamilyWithImport`) keeps the name only. Tables of
-    an `SstFileWriter` have no name.
+    Names are compared and not ids, because an import into another database (`createColumnFamilyWithImport`) keeps only
+    the name. Tables of an `SstFileWriter` have no name.
 
     Raises:
         FormatError: the names differ.
@@ -453,20 +454,20 @@ def check_column_family(name: bytes, file: TableFile) -> None:
 
 
 def check_blocks(index: BlockIndex, number: int | None, name: str, offset: int) -> None:
-    """Check that an index names all data blocks: they are the first bytes of the file, with nothing between them.
+    """Check that an index names all data blocks, which fill the file from its start without gaps.
 
     Args:
-        index: the index, whose blocks neither overlap nor lie outside the file.
-        number: data blocks by the properties of the table; None if they do not say it.
-        name: of the file, for errors.
-        offset: position of the index in the file.
+        index: the index, whose blocks do not overlap and are inside the file.
+        number: number of data blocks according to the properties of the table; None if they do not have it.
+        name: name of the file, for errors.
+        offset: offset of the index in the file.
 
     Raises:
         FormatError: the index leaves out blocks.
     """
     expected = np.append(0, index.offsets + index.sizes + TRAILER_SIZE)[:-1]
     if len(index):
-        # With `block_align` zeros follow a block, up to a power of two; then all blocks start at multiples of it.
+        # With `block_align`, zeros fill the file up to the next block, which starts at a multiple of a power of two.
         common = int(np.bitwise_or.reduce(index.offsets))
         alignment = min(common & -common, _LARGEST_ALIGNMENT) if common else 1
         expected = -(-expected // alignment) * alignment
@@ -482,7 +483,7 @@ def check_blocks(index: BlockIndex, number: int | None, name: str, offset: int) 
 
 
 def check_range_deletions(found: int, number: int | None, name: str) -> None:
-    """Compare the number of range tombstones with that of the properties; None if they do not say it.
+    """Compare the number of range tombstones with the number in the properties of the table (None: not there).
 
     Raises:
         FormatError: the numbers differ.
@@ -493,7 +494,7 @@ def check_range_deletions(found: int, number: int | None, name: str) -> None:
 
 
 def check_index_bounds(index: BlockIndex, file: TableFile) -> None:
-    """Check that the bounds of the MANIFEST are in the first and in the last data block, by the index.
+    """Check, by the index only, that the bounds in the MANIFEST are in the first and in the last data block.
 
     Raises:
         FormatError: the bounds leave out a whole block.
@@ -512,9 +513,9 @@ def check_keys(
     spans: Sequence[npt.NDArray[np.int64]],
     counts: npt.NDArray[np.int64],
 ) -> None:
-    """Check that the keys of adjacent data blocks are where the index, and the bounds of the MANIFEST, say.
+    """Check that the keys of adjacent data blocks are within their separators in the index, and the MANIFEST's bounds.
 
-    A scan goes on after the separator of a block, or after the bounds, and would lose what is outside of them.
+    A scan finds the blocks to read by separators and bounds, so it would miss keys outside of these.
 
     Args:
         index: the index of the table.
@@ -522,7 +523,7 @@ def check_keys(
         blocks: the data blocks.
         data: u8, holds their keys.
         spans: i64[n] starts and i64[n] ends of the user keys in `data`.
-        counts: i64[b] entries up to the end of each block.
+        counts: i64[b], number of entries up to the end of each block.
 
     Raises:
         FormatError: a key is outside the bounds of the table, or on the wrong side of a separator.
@@ -542,7 +543,7 @@ def check_keys(
 
 
 def check_entries(file: TableFile, found: int, number: int) -> None:
-    """Compare the entries that were read of a whole table with the number in its properties; -1 if they have none.
+    """Compare the number of entries that were read from a whole table with that in its properties (-1: not there).
 
     Raises:
         FormatError: the numbers differ.
@@ -560,7 +561,8 @@ def _make_bounds_error(file: TableFile, offset: int) -> FormatError:
 FOOTER_SIZE = 53
 MAGIC = 0x88E241B785F4CFF7
 FORMAT_VERSIONS = range(1, 7)
-# Format 0, which up to Flink 1.12 RocksDB's Java API chooses where table options are set: no version, no checksum type.
+# Footer of table format 0, without version and checksum type. Up to Flink 1.12, RocksDB's Java API chooses this format
+# if table options are set.
 OLD_FOOTER_SIZE = 48
 OLD_MAGIC = 0xDB4775248B80FB57
 
@@ -596,15 +598,15 @@ class Table:
 
     Attributes:
         file: the table file.
-        block_format: of its blocks.
-        sequence: that of every entry, for an ingested table; else -1.
-        merge_operator: name of the operator that its merge operands are for.
-        expansion: bytes of keys and values per byte of data blocks, roughly.
-        index: of its data blocks.
-        tombstones: cut to the bounds of the table.
-        entries: in its data blocks, by its properties; -1 if they do not say it.
-        filters: offsets and sizes (without trailers) of its filter blocks, which nothing here reads.
-        content: the whole file where opening the table has read it all; else nothing.
+        block_format: format of its blocks.
+        sequence: sequence number of all entries of an ingested table; -1 for other tables.
+        merge_operator: name of the operator that joins its merge operands.
+        expansion: approximate bytes of keys and values per byte of data blocks.
+        index: index of its data blocks.
+        tombstones: range tombstones, cut to the bounds of the table.
+        entries: number of entries in its data blocks according to its properties; -1 if they do not have it.
+        filters: offsets and sizes (without trailers) of its filter blocks, which scans do not use.
+        content: the whole file, if it was read to open the table; else empty.
     """
 
     file: TableFile
@@ -620,15 +622,15 @@ class Table:
 
     @property
     def held(self) -> int:
-        """Bytes of memory that the table takes, roughly."""
+        """Approximate bytes of memory that the table takes."""
         index = self.index
         return len(self.content) + index.keys.nbytes + 4 * index.offsets.nbytes
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes of the file from `start` up to `end`.
+        """Return the bytes of the file from `start` up to `end` (exclusive).
 
         Raises:
-            FormatError: the file ends before.
+            FormatError: the file ends before `end`.
             MissingFileError: the file does not exist.
         """
         return self.content[start:end] if self.content else read_stream_range(self.file.stream, start, end)
@@ -636,7 +638,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The last bytes of a table, which hold most of what is read to open it."""
+    """The last bytes of a table, read with one request; they contain most blocks that are needed to open it."""
 
     file: TableFile
     data: bytes
@@ -652,7 +654,7 @@ class _Tail:
 
 
 def open_table(file: TableFile) -> Table:
-    """Read all but the data of a table.
+    """Open a table: read its footer, properties, index and range tombstones.
 
     Raises:
         FormatError: the table is damaged.
@@ -683,7 +685,7 @@ def open_table(file: TableFile) -> Table:
         deletions = _read_meta(tail, block_format, metaindex[b"rocksdb.range_del"])
     check_range_deletions(len(deletions), _find_number(properties, b"rocksdb.num.range-deletions", name), name)
     tombstones = tuple(_cut_tombstones(deletions, file, sequence))
-    # The number includes range tombstones.
+    # The number in the properties includes range tombstones.
     entries = _find_number(properties, b"rocksdb.num.entries", name)
     index = _read_index(tail, block_format, properties, index_range)
     check_index_bounds(index, file)
@@ -711,7 +713,7 @@ def _read_tail(file: TableFile) -> _Tail:
 
 
 def find_tail_size(file: TableFile) -> int:
-    """Bytes at the end of a table that are read at once to open it."""
+    """Return the number of bytes at the end of a table that are read with one request to open it."""
     return min(file.size, max(_TAIL_SIZE, min(file.size // _TAIL_SHARE, _LARGEST_TAIL)))
 
 
@@ -750,7 +752,8 @@ def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, 
 def _check_footer(block_format: BlockFormat, footer: bytes, start: int) -> None:
     if block_format.checksum == NO_CHECKSUM:
         return
-    # The footer is checked with its checksum set to zero; its last byte takes the role of the compression type.
+    # The checksum of the footer is computed with zeros instead of the checksum itself; the last byte takes the role of
+    # the compression type.
     trailed = np.frombuffer(footer[:5] + bytes(4) + footer[9:] + footer[5:9], np.uint8)
     verify_blocks(block_format, trailed, start, np.array([start], np.int64), np.array([FOOTER_SIZE - 1], np.int64))
 
@@ -774,7 +777,7 @@ def _find_entries_end(block: bytes, block_format: BlockFormat, offset: int) -> i
 
 
 def _iter_entries(cursor: Cursor) -> Iterator[tuple[bytes, bytes, int]]:
-    """Yield key, value, and position of the value of each entry of a small block."""
+    """Yield key, value, and offset of the value in the block, for each entry of a block."""
     end = _find_entries_end(cursor.data, BlockFormat(cursor.name, NO_CHECKSUM), cursor.offset)
     key = b""
     while cursor.position < end:
@@ -789,7 +792,8 @@ def _read_properties(tail: _Tail, block_format: BlockFormat, block_range: tuple[
     try:
         entries = _read_meta(tail, block_format, block_range)
     except FormatError:
-        # An old RocksDB wrote the sequence number of an ingested table over the zeros that the checksum covers.
+        # An old RocksDB wrote the sequence number of an ingested table into the properties after it had computed their
+        # checksum with zeros there.
         offset, size = block_range
         block = bytearray(tail.read(offset, size + TRAILER_SIZE))
         plain = bytes(block[:-TRAILER_SIZE])
@@ -826,7 +830,8 @@ def _find_number(properties: dict[bytes, bytes], key: bytes, name: str) -> int |
 
 
 def _find_sequence(properties: dict[bytes, bytes], file: TableFile) -> int:
-    # `GetGlobalSequenceNumber`: the MANIFEST knows it, an old RocksDB wrote it into the table too.
+    # As in `GetGlobalSequenceNumber`: the MANIFEST has the sequence number of an ingested table. An old RocksDB also
+    # wrote it into the table.
     if _read_fixed(properties, b"rocksdb.external_sst_file.version", 4) < 2:
         return -1
     written = _read_fixed(properties, _GLOBAL_SEQUENCE, 8)
@@ -911,13 +916,14 @@ def _join(partitions: list[BlockIndex], has_user_keys: bool) -> BlockIndex:
 
 
 def find_blocks(table: Table, start: bytes, end: bytes | None) -> range:
-    """The data blocks of a table that may hold keys from `start` up to `end` (exclusive; None: to the end)."""
+    """Return the data blocks of a table that may hold keys from `start` up to `end` (exclusive; None: to the end)."""
     index = table.index
     blocks = range(len(index))
     first = bisect_left(blocks, start, key=index.separator)
     if end is None:
         return blocks[first:]
-    # A block whose separator is the last key below `end` is the last one, unless the key goes on in the next block.
+    # The last block is the one whose separator is the largest possible key below `end`, unless other versions of that
+    # key may be in the next block.
     tail = b"\0" if index.has_user_keys else b""
     last = bisect_left(blocks, end, lo=first, key=lambda block: index.separator(block) + tail)
     return blocks[first : last + 1]

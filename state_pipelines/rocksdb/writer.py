@@ -51,12 +51,12 @@ _TEMPLATE = """[Version]
 
 
 class DatabaseWriter:
-    """A new database, one table at a time; `finish` makes it complete.
+    """Writer of a new database, which is complete after `finish`.
 
     Args:
-        directory: local, empty or not there yet; it holds the database afterwards.
+        directory: local directory for the database; empty, or not there yet.
         column_families: names of the column families besides `default`.
-        compression: of the blocks, one of `COMPRESSIONS`.
+        compression: compression of the blocks, one of `COMPRESSIONS`.
         table_size: bytes after which a new table is begun.
 
     Raises:
@@ -90,7 +90,7 @@ class DatabaseWriter:
         self._last_keys: dict[str, bytes] = {}
 
     def write(self, column_family: str, entries: SortedEntries) -> None:
-        """Append entries to a column family; column families may come by turns.
+        """Append entries to a column family; calls for different column families may alternate.
 
         Raises:
             UsageError: no such column family, or a key is not above the one before it.
@@ -125,7 +125,7 @@ class DatabaseWriter:
         """
         for name in self._column_families:
             self._finish_table(name)
-        # All at once: RocksDB writes the options of every column family again whenever one is created.
+        # The column families are created at once, because RocksDB rewrites the options of all whenever it creates one.
         database = Rdict(str(self._directory), self._options, dict.fromkeys(self._column_families, self._options))
         ingesting = IngestExternalFileOptions()
         ingesting.set_move_files(True)
@@ -165,11 +165,11 @@ class DatabaseWriter:
 
 
 def list_files(directory: Path) -> list[Path]:
-    """The files of a closed database that a handle of Flink's RocksDB backend names, by name."""
+    """Return the files of a closed database that a handle of Flink's RocksDB backend names, sorted by name."""
     manifest = directory / (directory / CURRENT).read_text().rstrip("\n")
-    # Not by `glob`, for which a directory that may not be read is an empty one.
+    # `glob` would return no files, instead of an error, for a directory that may not be read.
     files = list(directory.iterdir())
-    # Each change of the column families writes the options again; the last ones count.
+    # RocksDB writes a new OPTIONS file with each change of the column families; the last one is valid.
     options = max(
         (each for each in files if each.name.startswith("OPTIONS-")),
         key=lambda path: int(path.name.partition("-")[2]),
@@ -178,7 +178,7 @@ def list_files(directory: Path) -> list[Path]:
 
 
 def load_flink_options() -> Options:
-    """Load the options that Flink's databases need to open: they have the merge operator of list state."""
+    """Load options with the merge operator of Flink's list state, without which its databases cannot be opened."""
     with open_local_scratch() as directory:
         (directory / "OPTIONS-000001").write_text(_TEMPLATE)
         _, column_families = Options.load_latest(str(directory))
@@ -186,7 +186,7 @@ def load_flink_options() -> Options:
 
 
 def make_table_format() -> BlockBasedOptions:
-    """Format of tables that Flink 1.20 can read; rocksdict's own defaults are newer."""
+    """Return options for tables that Flink 1.20 can read; rocksdict's defaults are for newer releases of RocksDB."""
     blocks = BlockBasedOptions()
     blocks.set_format_version(_FORMAT_VERSION)
     blocks.set_checksum_type(ChecksumType.crc32c())
@@ -199,6 +199,6 @@ def _make_options(compression: str) -> Options:
     options.set_compression_type(getattr(DBCompressionType, compression)())
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    # No compaction: what is ingested is in its final position.
+    # Compaction is not needed, since tables are ingested in their final positions.
     options.set_disable_auto_compactions(True)
     return options

@@ -36,11 +36,12 @@ _TYPES = "org.apache.beam.runners.flink.translation.types."
 LEGACY = f"{_TYPES}CoderTypeSerializer$LegacySnapshot"
 UNVERSIONED = f"{_TYPES}UnversionedTypeSerializerSnapshot"
 BYTE_BUFFER_CODER = "org.apache.beam.runners.flink.translation.wrappers.streaming.FlinkKeyUtils$ByteBufferCoder"
-"""Coder of keys: each is the bytes that the key coder of the pipeline wrote."""
+"""Coder of the keys of Flink's state: a key is the bytes that the key coder of the pipeline wrote."""
 KEY_CODER = "keyCoder"
-"""Component of a coder that holds the coder of keys."""
+"""Name of the component of a coder that is the coder of keys."""
 
-# Versions that `TypeSerializerConfigSnapshot`, `TypeSerializerSerializationProxy` and the two snapshots of Beam write.
+# Versions that are written by `TypeSerializerConfigSnapshot`, `TypeSerializerSerializationProxy` and the two snapshot
+# classes of Beam.
 ADAPTER_VERSION = 0x7A53C4F0
 PROXY_VERSION = 1
 LEGACY_VERSION = 1
@@ -48,7 +49,7 @@ UNVERSIONED_VERSION = 1
 
 _CODER = "org.apache.beam.sdk.coders.Coder"
 _SERIALIZER = f"{_TYPES}CoderTypeSerializer"
-# Fields of coders that hold other coders in a list or map of Java or Guava.
+# Fields of the list and map classes of Java and Guava in which a coder holds other coders.
 _ELEMENT_FIELDS = ("values", "elements", "array")
 _SNAPPY_HEADER = b"\x82SNAPPY\0"
 _SNAPPY_START = 16
@@ -61,9 +62,8 @@ class Coder:
     """A coder of Beam.
 
     Attributes:
-        class_name: binary name of its class.
-        components: nested coders, by the name of their field; those of lists by index, those of maps by
-            their key.
+        class_name: binary name of the coder's class.
+        components: nested coders by field name; coders in a list by index, coders in a map by key.
         detail: other parameters of the data: the schema of an `AvroCoder`, the class of a `SerializableCoder`.
     """
 
@@ -79,11 +79,11 @@ class Coder:
 
     @property
     def is_key_bytes(self) -> bool:
-        """Whether it is the coder of keys of Flink's state."""
+        """Whether this is the coder with which Beam writes the keys of Flink's state: encoded keys as bytes."""
         return self.class_name == BYTE_BUFFER_CODER
 
     def component(self, name: str) -> Coder | None:
-        """Return the coder in a field; None if there is none."""
+        """Return the nested coder in a field; None if there is none."""
         return dict(self.components).get(name)
 
 
@@ -93,7 +93,7 @@ class BeamSerializer(Serializer):
 
     Attributes:
         coder: the coder.
-        java: the serialized serializer, as written.
+        java: the Java-serialized serializer, as stored.
     """
 
     coder: Coder
@@ -219,7 +219,7 @@ def _label(key: JavaValue) -> str:
 
 
 def _detail(content: JavaObject) -> str:
-    """Return the schema of an `AvroCoder`, class of a `SerializableCoder`."""
+    """Return the schema of an `AvroCoder`, or the class of a `SerializableCoder`; empty for other coders."""
     fields = content.fields
     for name in ("schemaSupplier", "schemaStr"):
         supplier = fields.get(name)

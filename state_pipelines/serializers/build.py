@@ -63,43 +63,43 @@ GLOBAL_WINDOW = basic(BasicKind.GLOBAL_WINDOW)
 
 
 def list_of(element: Serializer) -> ListOf:
-    """`ListSerializer`; the value serializer of LIST state."""
+    """Return a `ListSerializer`, which is also the value serializer of LIST state."""
     return ListOf(snapshot_class=java_types.LIST, outer_version=1, element=element)
 
 
 def array_list_of(element: Serializer) -> ListOf:
-    """`ArrayListSerializer`, which the heap backend and operator state know; bytes of the data as `list_of`."""
+    """Return an `ArrayListSerializer` (heap backend and operator state), which writes the same bytes as `list_of`."""
     return ListOf(snapshot_class=java_types.ARRAY_LIST, outer_version=1, element=element)
 
 
 def set_of(element: Serializer) -> SetOf:
-    """`SetSerializer`, since Flink 2.0."""
+    """Return a `SetSerializer` (since Flink 2.0)."""
     return SetOf(snapshot_class=java_types.SET, outer_version=1, element=element)
 
 
 def map_of(key: Serializer, value: Serializer) -> MapOf:
-    """`MapSerializer`; the value serializer of MAP state."""
+    """Return a `MapSerializer`, which is also the value serializer of MAP state."""
     return MapOf(snapshot_class=java_types.MAP, outer_version=1, key=key, value=value)
 
 
 def null_aware_map_of(key: Serializer, value: Serializer) -> MapOf:
-    """`NullAwareMapSerializer` of the table runtime: keys too may be null."""
+    """Return a `NullAwareMapSerializer` of the table runtime, whose keys may be null as well."""
     return MapOf(snapshot_class=java_types.NULL_AWARE_MAP, outer_version=1, key=key, value=value, null_keys=True)
 
 
 def generic_array(component_class: str, element: Serializer) -> GenericArray:
-    """`GenericArraySerializer`; `component_class` is a binary name such as java.lang.String."""
+    """Return a `GenericArraySerializer`; `component_class` is a binary name such as java.lang.String."""
     return GenericArray(
         snapshot_class=java_types.GENERIC_ARRAY, outer_version=1, component_class=component_class, element=element
     )
 
 
 def tuple_of(*fields: Serializer, tuple_class: str | None = None) -> Tuple:
-    """`TupleSerializer`.
+    """Return a `TupleSerializer`.
 
     Args:
         fields: one to 25 field serializers.
-        tuple_class: a subclass of TupleN; default Flink's own.
+        tuple_class: a subclass of TupleN; by default Flink's own class.
 
     Raises:
         UsageError: no field, or more than 25.
@@ -113,12 +113,12 @@ def tuple_of(*fields: Serializer, tuple_class: str | None = None) -> Tuple:
 
 
 def either(left: Serializer, right: Serializer) -> Either:
-    """`JavaEitherSerializer`."""
+    """Return a `JavaEitherSerializer`."""
     return Either(snapshot_class=java_types.EITHER, outer_version=1, left=left, right=right)
 
 
 def nullable(inner: Serializer, padding: int = 0) -> Nullable:
-    """`NullableSerializer`.
+    """Return a `NullableSerializer`.
 
     Since 2.0 a POJO field of type List, Map or Set is `nullable(list_of(nullable(element)))`,
     `nullable(map_of(nullable(key), value))` or `nullable(set_of(element))`; before it is Kryo.
@@ -131,14 +131,14 @@ def nullable(inner: Serializer, padding: int = 0) -> Nullable:
 
 
 def row(*fields: Serializer, supports_row_kind: bool = True) -> PositionalRow:
-    """`RowSerializer`; positional."""
+    """Return a `RowSerializer`, which knows fields by position only."""
     return PositionalRow(
         snapshot_class=java_types.ROW, outer_version=4, fields=fields, supports_row_kind=supports_row_kind
     )
 
 
 def enum(enum_class: str, *constants: str) -> Enum:
-    """`EnumSerializer`; constants in the order of the Java enum."""
+    """Return an `EnumSerializer`, given the constants in the order of the Java enum."""
     return Enum(snapshot_class=enums.ENUM, enum_class=enum_class, constants=constants)
 
 
@@ -150,7 +150,7 @@ def pojo(
     registered: Mapping[str, Serializer] | None = None,
     non_registered: Mapping[str, Serializer] | None = None,
 ) -> Pojo:
-    """`PojoSerializer`; also of Java records.
+    """Return a `PojoSerializer`, also for Java records.
 
     Args:
         pojo_class: binary class name.
@@ -172,17 +172,17 @@ def pojo(
 
 
 def avro(runtime_class: str, schema_json: str) -> Avro:
-    """`AvroSerializer`; `runtime_class` is a generated class or org.apache.avro.generic.GenericRecord."""
+    """Return an `AvroSerializer`; `runtime_class` is a generated class or org.apache.avro.generic.GenericRecord."""
     return Avro(snapshot_version=3, runtime_class=runtime_class, schema_json=schema_json)
 
 
 def ttl(inner: Serializer) -> Ttl:
-    """`TtlSerializer`: a timestamp before the value (wrap list elements and map values, not the collection)."""
+    """Return a `TtlSerializer`: a timestamp before the value. In lists and maps, it wraps the element or value."""
     return Ttl(timestamp=basic(BasicKind.LONG), inner=inner)
 
 
 def ttl_aware(inner: Serializer, *, ttl_enabled: bool) -> TtlAware:
-    """`TtlAwareSerializer` (2.x); with TTL on, `inner` is a `ttl` serializer."""
+    """Return a `TtlAwareSerializer` (2.x); with TTL enabled, `inner` is a `ttl` serializer."""
     return TtlAware(
         snapshot_class="org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot",
         ttl_enabled=ttl_enabled,
@@ -191,7 +191,7 @@ def ttl_aware(inner: Serializer, *, ttl_enabled: bool) -> TtlAware:
 
 
 def timer(key: Serializer, namespace: Serializer) -> Timer:
-    """`TimerSerializer`, the element of the priority queues of timers."""
+    """Return a `TimerSerializer`, the element serializer of the priority queues of timers."""
     return Timer(key=key, namespace=namespace)
 
 

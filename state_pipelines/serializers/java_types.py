@@ -124,7 +124,7 @@ _BASE_KINDS = (
 _ARRAY_KINDS = (*COMPONENTS, BasicKind.STRING_ARRAY)
 _GELLY_KINDS = tuple(kind for kind in BasicKind if kind.endswith("ValueArray"))
 
-# State of the exactly-once sinks of 1.x: kind -> serializer class inside that of the producer.
+# State of the exactly-once Kafka sinks of 1.x: kind -> serializer, a nested class of the producer class.
 _KAFKA_SERIALIZERS = {
     BasicKind.KAFKA_TRANSACTION_STATE: "TransactionStateSerializer",
     BasicKind.KAFKA_TRANSACTION_CONTEXT: "ContextStateSerializer",
@@ -167,7 +167,7 @@ SNAPSHOT_CLASSES: dict[BasicKind, str] = {
 }
 """Kind of a `Basic` node -> snapshot class."""
 
-# Names that a class had in other releases or packages; the first name of a kind is the one that is written.
+# Names of the same snapshot classes in other releases or packages, for reading. `SNAPSHOT_CLASSES` has those to write.
 _OTHER_NAMES = {
     "org.apache.flink.table.api.typeutils.UnitSerializer$UnitSerializerSnapshot": BasicKind.UNIT,
     "org.apache.flink.table.api.typeutils.NothingSerializerSnapshot": BasicKind.NOTHING,
@@ -276,7 +276,7 @@ def write_xa(writer: Writer, node: Basic) -> None:
 
 @register(*_JDBC_KINDS, write=write_xa)
 def read_xa(reader: Reader, head: Head) -> Basic:
-    """Read the version that these snapshots write after the empty body of a simple one."""
+    """Read the version that these snapshots write after the empty body of a simple snapshot."""
     head.expect(CURRENT_VERSION)
     version = reader.i32()
     if version != OWN_VERSION:
@@ -305,44 +305,44 @@ FIRST_ROW_WITH_KIND = 3
 
 @register_composite(LIST, ARRAY_LIST, arity=1)
 def build_list(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> ListOf:
-    """Return a list of the one nested serializer."""
+    """Return the node of a list serializer, given its element serializer."""
     return ListOf(**marks, element=nested[0])
 
 
 @register_composite(SET, arity=1)
 def build_set(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> SetOf:
-    """Return a set of the one nested serializer."""
+    """Return the node of a set serializer, given its element serializer."""
     return SetOf(**marks, element=nested[0])
 
 
 @register_composite(MAP, arity=2)
 def build_map(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> MapOf:
-    """Return a map of key and value serializer."""
+    """Return the node of a map serializer, given its key and value serializers."""
     return MapOf(**marks, key=nested[0], value=nested[1])
 
 
 @register_composite(NULL_AWARE_MAP, arity=2)
 def build_null_aware_map(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> MapOf:
-    """Return a map whose keys may be null."""
+    """Return the node of a serializer of maps whose keys may be null, given its key and value serializers."""
     return MapOf(**marks, key=nested[0], value=nested[1], null_keys=True)
 
 
-# EitherSerializerSnapshot is the form before 1.8: version 2, no composite header.
+# EitherSerializerSnapshot is the class before 1.8: version 2, no composite header.
 @register_composite(EITHER, f"{_RUNTIME}EitherSerializerSnapshot", arity=2)
 def build_either(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Either:
-    """Left and right."""
+    """Return the node of an Either serializer, given the serializers of left and right."""
     return Either(**marks, left=nested[0], right=nested[1])
 
 
 @register_composite(f"{_DATAVIEW}ListViewSerializerSnapshot", arity=1)
 def build_list_view(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> ListView:
-    """Return a view over a list serializer."""
+    """Return the node of a list view serializer, given its list serializer."""
     return ListView(**marks, inner=nested[0])
 
 
 @register_composite(f"{_DATAVIEW}MapViewSerializerSnapshot", arity=1)
 def build_map_view(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> MapView:
-    """Return a view over a map serializer."""
+    """Return the node of a map view serializer, given its map serializer."""
     return MapView(**marks, inner=nested[0])
 
 
@@ -353,7 +353,7 @@ def write_generic_array(writer: Writer, node: GenericArray) -> None:
     write_nested_list(writer, node.nested)
 
 
-# GenericArraySerializerConfigSnapshot is the form before 1.8: version 2, no composite header, otherwise the same.
+# GenericArraySerializerConfigSnapshot is the class before 1.8: version 2, no composite header, otherwise the same.
 @register(GENERIC_ARRAY, f"{_BASE}GenericArraySerializerConfigSnapshot", write=write_generic_array)
 def read_generic_array(reader: Reader, head: Head) -> GenericArray:
     """Read the component class and the element serializer."""
@@ -426,7 +426,7 @@ TTL_AWARE_VERSION = 1
 
 @register_composite(f"{_STREAMING}api.operators.TimerSerializerSnapshot", arity=2)
 def build_timer(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Timer:
-    """Return key and namespace."""
+    """Return the node of a timer serializer, given its key and namespace serializers."""
     return Timer(**marks, key=nested[0], namespace=nested[1])
 
 
@@ -436,7 +436,7 @@ def build_timer(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Timer:
     arity=2,
 )
 def build_ttl(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Ttl:
-    """Timestamp and user value."""
+    """Return the node of a TTL serializer, given the serializers of timestamp and user value."""
     return Ttl(**marks, timestamp=nested[0], inner=nested[1])
 
 
@@ -459,19 +459,19 @@ def read_ttl_aware(reader: Reader, head: Head) -> TtlAware:
     arity=1,
 )
 def build_single_thread_access_checking(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return the wrapped serializer, whose data it writes."""
+    """Return the node of an access checking serializer, given the wrapped serializer, which writes the data."""
     return Variants(**marks, kind=VariantKind.SINGLE_THREAD_ACCESS_CHECKING, serializers=nested)
 
 
 @register_composite(f"{_STREAMING}api.datastream.CoGroupedStreams$UnionSerializerSnapshot", arity=2)
 def build_union(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return one of two inputs."""
+    """Return the node of the serializer of elements of one of two inputs, given those of both inputs."""
     return Variants(**marks, kind=VariantKind.UNION, serializers=nested)
 
 
 @register_composite(f"{_STREAMING}api.operators.co.IntervalJoinOperator$BufferEntrySerializerSnapshot", arity=1)
 def build_buffer_entry(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return a buffered element and whether it was joined."""
+    """Return the node of the serializer of buffered elements and their joined flag, given that of the elements."""
     return Variants(**marks, kind=VariantKind.BUFFER_ENTRY, serializers=nested)
 
 
@@ -479,7 +479,7 @@ def build_buffer_entry(marks: CompositeMarks, nested: tuple[Serializer, ...]) ->
     f"{_STREAMING}runtime.streamrecord.StreamElementSerializer$StreamElementSerializerSnapshot", arity=1
 )
 def build_stream_element(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return a record, watermark, latency marker or status."""
+    """Return the node of the serializer of records, watermarks, latency markers and statuses, given that of values."""
     return Variants(**marks, kind=VariantKind.STREAM_ELEMENT, serializers=nested)
 
 
@@ -497,7 +497,7 @@ def write_two_phase_commit(writer: Writer, node: Variants) -> None:
     write=write_two_phase_commit,
 )
 def read_two_phase_commit(reader: Reader, head: Head) -> Variants:
-    """Read whether a transaction may be null, then transaction and context serializer."""
+    """Read whether a transaction may be null, then the serializers of transaction and context."""
     outer_version = read_composite_header(reader, head)
     stored = outer_version > FIRST_WITH_NULL_TRANSACTION
     flag = reader.bool() if stored else outer_version == FIRST_WITH_NULL_TRANSACTION
@@ -508,37 +508,37 @@ def read_two_phase_commit(reader: Reader, head: Head) -> Variants:
 _NFA = "org.apache.flink.cep.nfa."
 _BUFFER = f"{_NFA}sharedbuffer."
 
-# The state remembers the previous timestamp since outer version 2.
+# Since outer version 2, the NFA state may hold the previous timestamp.
 FIRST_WITH_PREVIOUS_TIMESTAMP = 2
 
 
 @register_composite(f"{_BUFFER}NodeId$NodeIdSerializer$NodeIdSerializerSnapshot", arity=1)
 def build_node_id(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Event id and page."""
+    """Return the node of the serializer of node ids (event id and page), given that of event ids."""
     return Variants(**marks, kind=VariantKind.NODE_ID, serializers=nested)
 
 
 @register_composite(f"{_BUFFER}SharedBufferEdge$SharedBufferEdgeSerializer$SharedBufferEdgeSerializerSnapshot", arity=2)
 def build_shared_buffer_edge(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return target node and Dewey number."""
+    """Return the node of the serializer of edges, given those of the target node id and the Dewey number."""
     return Variants(**marks, kind=VariantKind.SHARED_BUFFER_EDGE, serializers=nested)
 
 
 @register_composite(f"{_BUFFER}SharedBufferNodeSerializerSnapshotV2", arity=1)
 def build_shared_buffer_node(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return the edges of a node, each with its reference count."""
+    """Return the node of the serializer of shared buffer nodes, given that of edges with their reference counts."""
     return Variants(**marks, kind=VariantKind.SHARED_BUFFER_NODE, serializers=nested)
 
 
 @register_composite(f"{_BUFFER}SharedBufferNode$SharedBufferNodeSerializer$SharedBufferNodeSerializerSnapshot", arity=1)
 def build_shared_buffer_edges(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return the edges of a node as a list, without reference counts of their own (before 1.16)."""
+    """Return the node of the serializer of shared buffer nodes before 1.16: lists of edges without reference counts."""
     return Variants(**marks, kind=VariantKind.SHARED_BUFFER_EDGES, serializers=nested)
 
 
 @register_composite(f"{_BUFFER}LockableTypeSerializerSnapshot", arity=1)
 def build_lockable(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return an element with a reference count."""
+    """Return the node of the serializer of elements with a reference count, given that of the elements."""
     return Variants(**marks, kind=VariantKind.LOCKABLE, serializers=nested)
 
 
@@ -552,14 +552,15 @@ def write_nfa_state(writer: Writer, node: Variants) -> None:
 
 @register(f"{_NFA}NFAStateSerializerSnapshot", write=write_nfa_state)
 def read_nfa_state(reader: Reader, head: Head) -> Variants:
-    """Read whether previous timestamps are kept, then Dewey number, node id and event id."""
+    """Read whether previous timestamps are kept, then the serializers of Dewey number, node id and event id."""
     outer_version = read_composite_header(reader, head)
     flag = reader.bool() if outer_version >= FIRST_WITH_PREVIOUS_TIMESTAMP else False
     marks = head.composite_marks(outer_version)
     return Variants(**marks, kind=VariantKind.NFA_STATE, serializers=read_nested_list(reader, 3), flag=flag)
 
 
-# Version 1 holds the schema only, 2 adds the class, 3 writes both as Flink strings, which have no limit of 65535 bytes.
+# Version 1 holds the schema only. Version 2 adds the class. Version 3 has both as Flink strings, which may exceed 65535
+# bytes.
 SCHEMA_ONLY, SHORT_STRINGS, CURRENT = 1, 2, 3
 
 
@@ -608,7 +609,7 @@ class KryoConfig:
     Attributes:
         types: registered classes.
         serializers: registered classes with the class of their Kryo serializer.
-        defaults: classes with the class of the default Kryo serializer of them and of their subclasses.
+        defaults: classes with the class of their default Kryo serializer, which also applies to subclasses.
     """
 
     types: tuple[str, ...] = ()
@@ -622,12 +623,12 @@ class KryoConfig:
 
         Args:
             type_class: the class.
-            like: a Kryo serializer of the old job; its entries of Avro tell whether flink-avro is on the class path.
-                Default: it is not.
+            like: a Kryo serializer of the old job, whose Avro entries are taken over: they depend on whether flink-avro
+                is on the class path. Without one, the entries for a job without flink-avro are used.
         """
         entries: dict[str, KryoRegistration] = {}
         for name, serializer in ((type_class, ""), *((name, "") for name in self.types), *self.serializers):
-            # As in a `LinkedHashMap`, a class that is registered again stays where it is.
+            # As in a `LinkedHashMap`, a class that is registered again keeps its position.
             entries[name] = KryoRegistration(class_name=name, resolved=True, value=_write_value(name, serializer))
         defaults = [
             KryoRegistration(class_name=name, resolved=True, value=_write_name(serializer))
@@ -646,7 +647,7 @@ class KryoConfig:
 
 
 def _write_value(name: str, serializer: str) -> bytes:
-    """Encode a `KryoRegistration`: the class, and its serializer by class where there is one."""
+    """Encode a `KryoRegistration`: the class, and the class of its Kryo serializer unless that is empty."""
     writer = Writer()
     writer.utf(name)
     writer.i32(_CLASS if serializer else _UNSPECIFIED)
@@ -714,7 +715,7 @@ def write_pojo(writer: Writer, node: Pojo) -> None:
 
 @register("org.apache.flink.api.java.typeutils.runtime.PojoSerializerSnapshot", write=write_pojo)
 def read_pojo(reader: Reader, head: Head) -> Pojo:
-    """Read the class name and the three maps."""
+    """Read the class name and three maps: fields, registered and non-registered subclasses."""
     head.expect(VERSION)
     return Pojo(
         **head.marks,
@@ -811,7 +812,7 @@ def write_protobuf(writer: Writer, node: Protobuf) -> None:
 
 @register(SNAPSHOT_CLASS, write=write_protobuf)
 def read_protobuf(reader: Reader, head: Head) -> Protobuf:
-    """Read names, settings and descriptors; the digest must be that of the descriptors."""
+    """Read names, settings and descriptors, and the digest, which must be that of the descriptors."""
     head.expect(_VERSION)
     for what, known in (("framing", _FRAMING), ("normalization", _NORMALIZATION)):
         start, version = reader.position, reader.i32()
@@ -841,25 +842,25 @@ def _names(*simple_names: str) -> tuple[str, ...]:
 
 CASE_CLASSES = _names("ScalaCaseClassSerializerSnapshot", "Tuple2CaseClassSerializerSnapshot")
 
-# A case class is stored as a tuple is: the class, then the fields.
+# The snapshot of a case class has the format of a tuple's: the class, then the field serializers.
 register(*CASE_CLASSES, write=write_tuple)(read_tuple)
 
 
 @register_composite(*_names("ScalaEitherSerializerSnapshot"), arity=2)
 def build_scala_either(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Either:
-    """Left and right."""
+    """Return the node of a Scala Either serializer, given the serializers of left and right."""
     return Either(**marks, left=nested[0], right=nested[1])
 
 
 @register_composite(*_names("ScalaOptionSerializerSnapshot"), arity=1)
 def build_option(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return some of the nested serializer, or None."""
+    """Return the node of a Scala Option serializer, given the serializer of its content."""
     return Variants(**marks, kind=VariantKind.SCALA_OPTION, serializers=nested)
 
 
 @register_composite(*_names("ScalaTrySerializerSnapshot"), arity=2)
 def build_try(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Success, or failure with a throwable."""
+    """Return the node of a Scala Try serializer, given the serializers of a success and of a failure's throwable."""
     return Variants(**marks, kind=VariantKind.SCALA_TRY, serializers=nested)
 
 
@@ -894,7 +895,7 @@ _VERSIONS = {
     f"{PACKAGE}ScalaCaseObjectSerializer$ScalaCaseObjectSerializerSnapshot": 1,
     **{each.snapshot_class: each.snapshot_version for each in (Pojo, KryoNode)},
 }
-"""Versions of snapshots that are stored without it; all others are of 3."""
+"""Version of each snapshot class whose snapshots are stored without a version; all other classes have version 3."""
 
 
 def _read_outer(reader: Reader, version: int) -> tuple[str, bool | None]:
@@ -911,19 +912,19 @@ def _write_outer(writer: Writer, node: CaseClass) -> None:
 def build_case_class(
     marks: CompositeMarks, nested: tuple[Serializer, ...], outer: tuple[str, bool | None]
 ) -> CaseClass:
-    """Return a case class of the nested serializers."""
+    """Return the node of a case class serializer, given the field serializers and the outer data."""
     return CaseClass(**marks, case_class=outer[0], fields=nested, immutable=outer[1])
 
 
 @register_composite(f"{PACKAGE}ScalaEitherSerializerSnapshot", arity=2)
 def build_scala_api_either(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Either:
-    """Left and right."""
+    """Return the node of flink-scala-api's Either serializer, given the serializers of left and right."""
     return Either(**marks, left=nested[0], right=nested[1])
 
 
 @register_composite(f"{PACKAGE}ScalaOptionSerializerSnapshot", arity=1)
 def build_scala_api_option(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return some of the nested serializer, or None."""
+    """Return the node of flink-scala-api's Option serializer, given the serializer of its content."""
     return Variants(**marks, kind=VariantKind.SCALA_OPTION, serializers=nested)
 
 
@@ -1042,10 +1043,10 @@ def _find_version(snapshot_class: str) -> int:
 
 
 def _find_simple(serializer_class: str, head: Head) -> Basic:
-    """Return the serializer that has no parameters, by its class.
+    """Return the node of a serializer without parameters, given the class of the serializer.
 
     Raises:
-        UnsupportedError: it is none of Flink's.
+        UnsupportedError: the class is none of Flink's.
     """
     for kind, snapshot_class in SNAPSHOT_CLASSES.items():
         if snapshot_class.partition("$")[0] == serializer_class:

@@ -60,14 +60,14 @@ _MILLIS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class PythonType(Serializer):
-    """The coder of a Python value. It has no snapshot of its own.
+    """The type of a Python value, as a serializer node. Snapshots contain no such node.
 
     Attributes:
         word: one of BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, STRING, BYTES, DECIMAL, DATE, TIME,
             TIMESTAMP, INSTANT, PICKLED_BYTE_ARRAY, ROW, TUPLE, ARRAY (elements may be null), PRIMITIVE_ARRAY, MAP.
         children: field, element, or key and value types.
-        names: of the fields of a ROW.
-        precision: of TIMESTAMP; up to 3 there are only milliseconds.
+        names: field names of a ROW.
+        precision: precision of a TIMESTAMP; up to 3, only milliseconds are stored.
     """
 
     snapshot_class: str = ""
@@ -78,7 +78,7 @@ class PythonType(Serializer):
 
     @property
     def nested(self) -> tuple[Serializer, ...]:
-        """The types inside."""
+        """The field, element, or key and value types."""
         return self.children
 
     @property
@@ -92,10 +92,10 @@ class PythonValue(Serializer):
     """A serializer of byte arrays whose content has a declared type; its snapshot is that of the byte arrays.
 
     Attributes:
-        stored: the serializer that the snapshot has: `BytePrimitiveArray`, of map keys `ByteArrayWrapper`.
-        type: of the content.
-        kind: of the state in Python, one of `KEYED_KINDS`. An element of LIST state is a run of values: PyFlink appends
-            what a bundle has added as one array.
+        stored: the serializer in the snapshot: `BytePrimitiveArray`, or `ByteArrayWrapper` for map keys.
+        type: type of the content.
+        kind: kind of the state in Python, one of `KEYED_KINDS`. An element of LIST state holds several values: PyFlink
+            appends the values that a bundle has added as one array.
     """
 
     snapshot_class: str = ""
@@ -114,7 +114,7 @@ class PythonDeclaration:
     """Type and kind that a user declares for a Python state.
 
     Attributes:
-        type: of the value or element; of MAP state a MAP type.
+        type: type of the value or element; for MAP state, a MAP type.
         kind: one of `KEYED_KINDS`; None if not declared.
     """
 
@@ -123,7 +123,7 @@ class PythonDeclaration:
 
 
 def parse_python_type(text: str) -> PythonType:
-    """Parse a type, in SQL's words or as PyFlink's `Types`.
+    """Parse a type, given as in SQL (`ROW<id BIGINT>`) or as an expression of PyFlink's `Types` (`Types.LONG()`).
 
     Raises:
         UsageError: the text is not a type.
@@ -137,7 +137,7 @@ def parse_python_type(text: str) -> PythonType:
 def parse_python_declaration(text: str) -> PythonDeclaration:
     """Parse the type of a state: a type, or one inside `ValueState<…>`, `ListState<…>`, `MapState<K, V>` and the like.
 
-    PyFlink's descriptors (`ListStateDescriptor('name', Types.STRING())`) are taken too.
+    It may also be a descriptor of PyFlink (`ListStateDescriptor('name', Types.STRING())`).
 
     Raises:
         UsageError: the text is not a declaration; the message names the position.
@@ -146,7 +146,7 @@ def parse_python_declaration(text: str) -> PythonDeclaration:
 
 
 def carry_pickles(of: PythonType) -> PythonType:
-    """Return the type with pickles as plain bytes, which have the same framing and are kept unchanged."""
+    """Return the type with BYTES instead of pickles, so that they are kept unchanged; both have the same framing."""
     word = BYTES if of.word == PICKLED else of.word
     children = tuple(map(carry_pickles, of.children))
     return PythonType(word=word, children=children, names=of.names, precision=of.precision)
@@ -178,7 +178,7 @@ class _Parser:
         self._next = 0
 
     def declaration(self) -> PythonDeclaration:
-        """Return the whole text."""
+        """Parse the whole text."""
         word = self._peek().lower().removesuffix("descriptor")
         kind = next((each for each in KEYED_KINDS if word == f"{each.lower()}state"), None)
         if kind is None:
@@ -201,7 +201,7 @@ class _Parser:
         return PythonType(word="MAP", children=types) if kind == "MAP" else types[0]
 
     def type(self, depth: int) -> PythonType:
-        """Return one type."""
+        """Parse one type."""
         if depth > _MAX_DEPTH:
             raise self._error(f"types are nested more than {_MAX_DEPTH} levels deep")
         name = self._name()

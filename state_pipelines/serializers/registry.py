@@ -65,8 +65,8 @@ class SnapshotFunctions:
     """The pair of functions that reads and writes the snapshots of a class.
 
     Attributes:
-        read: reads the body after class name and version.
-        write: its mirror.
+        read: reads the body, which follows class name and version.
+        write: writes the body.
         java_objects: the body may be a stream of Java objects.
     """
 
@@ -76,7 +76,7 @@ class SnapshotFunctions:
 
 
 _functions: dict[str, SnapshotFunctions] = {}
-# By node class.
+# Functions that make the nodes of each custom node class.
 _makers: dict[type[Serializer], SnapshotFunctions] = {}
 _depth: ContextVar[int] = ContextVar("depth of the snapshot being read", default=0)
 
@@ -87,7 +87,7 @@ def register(
     serializer: str = "",
     java_objects: bool = False,
 ) -> Callable[[Read[Node]], Read[Node]]:
-    """Make a reader and its writer known under the names of snapshot classes; decorates the reader.
+    """Register the reader and the writer for the snapshots of serializer snapshot classes; decorates the reader.
 
     Example::
 
@@ -101,19 +101,18 @@ def register(
 
     The reader is the `readSnapshot` of the Java class: it gets the version that was written (`head.version`) and
     refuses versions it does not know (`head.expect`). The writer is its `writeSnapshot`, for the version of the node.
-    The node corresponds to the result of `restoreSerializer`: from it follow the layout of the old data and the rule
-    that judges a new serializer.
+    The node corresponds to the result of `restoreSerializer`: the layout of the old data and the rule that compares a
+    new serializer depend on it.
 
     Args:
         snapshot_classes: binary names of the `TypeSerializerSnapshot` classes.
-        write: writes the body of a node, the mirror of the decorated reader.
+        write: writes the body of a node, in the format that the decorated reader reads.
         serializer: binary name of the `TypeSerializer` class; with it the registry refuses a second snapshot
             class of this serializer, and a second serializer of this snapshot class.
         java_objects: the snapshot is a stream of Java objects, against Flink's advice.
 
     Raises:
-        UsageError: a name is used by another family, is not a class name that Flink finds, or is shared by two
-            serializers.
+        UsageError: a name is registered already, is not a class name that Flink finds, or is shared by two serializers.
     """
     for name in snapshot_classes:
         check_name(name)
@@ -134,12 +133,12 @@ def register(
 def register_composite(
     *snapshot_classes: str, arity: int, serializer: str = ""
 ) -> Callable[[Build[Node]], Build[Node]]:
-    """Register a composite family without outer data; decorates the function that builds the node.
+    """Register a composite serializer without outer data; decorates the function that builds the node.
 
     Args:
         snapshot_classes: binary names of the snapshot classes.
-        arity: how many nested serializers it has.
-        serializer: as `register`.
+        arity: number of its nested serializers.
+        serializer: as in `register`.
     """
 
     def decorate(build: Build[Node]) -> Build[Node]:
@@ -154,13 +153,13 @@ def register_composite(
 
 
 def register_simple(snapshot_class: str, *, serializer: str = "") -> Callable[[type[Node]], type[Node]]:
-    """Register a family without parameters (`SimpleTypeSerializerSnapshot`); decorates the class of its nodes.
+    """Register a serializer without parameters (`SimpleTypeSerializerSnapshot`); decorates the class of its nodes.
 
-    Nothing but class name and version is stored, and another simple serializer is never compatible.
+    Its snapshot holds nothing but class name and version, and another simple serializer is never compatible.
 
     Args:
         snapshot_class: binary name of the snapshot class.
-        serializer: as `register`.
+        serializer: as in `register`.
     """
 
     def decorate(node: type[Node]) -> type[Node]:
@@ -182,19 +181,19 @@ def register_composite_with_outer(
     arity: int | None = None,
     serializer: str = "",
 ) -> Callable[[BuildWithOuter[Outer, Node]], BuildWithOuter[Outer, Node]]:
-    """Register a composite family with outer data (`CompositeTypeSerializerSnapshot`); decorates the builder.
+    """Register a composite serializer with outer data (`CompositeTypeSerializerSnapshot`); decorates the builder.
 
-    The outer data have a version of their own: `read_outer` gets the one that was written (`readOuterSnapshot`), and
-    `write_outer` writes that of the node (`writeOuterSnapshot`). The outer data are compared by a rule, which
-    hands its findings to `compare_nested` (`resolveOuterSchemaCompatibility`); without a rule they are undetermined
-    where they differ.
+    The outer data have their own version: `read_outer` gets the version that was written (`readOuterSnapshot`), and
+    `write_outer` writes the version of the node (`writeOuterSnapshot`). A rule may compare the outer data and pass its
+    findings to `compare_nested` (`resolveOuterSchemaCompatibility`). Without a rule, differences in the outer data make
+    the outcome undetermined.
 
     Args:
         snapshot_class: binary name of the snapshot class.
-        read_outer: outer data, by reader and version.
-        write_outer: its mirror, by writer and node.
-        arity: how many nested serializers it has; None when any number is right.
-        serializer: as `register`.
+        read_outer: reads the outer data, given the reader and the version.
+        write_outer: writes the outer data, given the writer and the node.
+        arity: number of its nested serializers; None if any number is valid.
+        serializer: as in `register`.
     """
 
     def decorate(build: BuildWithOuter[Outer, Node]) -> BuildWithOuter[Outer, Node]:
@@ -225,7 +224,7 @@ def lookup(head: Head) -> SnapshotFunctions:
     """Return reader and writer of a snapshot class.
 
     Raises:
-        UnknownSerializerError: no family is registered under the name.
+        UnknownSerializerError: no reader is registered for the class.
     """
     if not is_registered(head.snapshot_class):
         raise UnknownSerializerError(
@@ -238,14 +237,14 @@ def lookup(head: Head) -> SnapshotFunctions:
 
 
 def is_registered(snapshot_class: str) -> bool:
-    """Return whether a family reads the snapshot class; loads plug-ins where no loaded family does."""
+    """Return whether a reader is registered for the snapshot class; loads plug-ins if none is registered yet."""
     if snapshot_class not in _functions:
         load_plugins(ENTRY_POINT_GROUP, "serializer")
     return snapshot_class in _functions
 
 
 def is_custom(node: Serializer) -> bool:
-    """Return whether a node belongs to a registered family that is not Flink's."""
+    """Return whether a node is of a registered serializer that is not Flink's."""
     return not is_built_in(type(node)) and not is_flinks(node.snapshot_class) and node.snapshot_class in _functions
 
 
@@ -255,13 +254,13 @@ def is_simple(snapshot_class: str) -> bool:
 
 
 def read_snapshot(reader: Reader) -> Serializer:
-    """Read a snapshot in the outer form, as state meta infos and key serializers hold it.
+    """Read a snapshot with the outer version before it, as state meta infos and key serializers store it.
 
-    In a header that `read_settled` parses, a snapshot class without a reader gives an `Opaque` node.
+    Inside `read_settled`, a snapshot whose class has no reader becomes an `Opaque` node instead of an error.
 
     Raises:
-        UnknownSerializerError: a snapshot class without a reader; nothing after it can be read.
-        UnsupportedError: a version that is not covered.
+        UnknownSerializerError: no reader is registered for a snapshot class, so that nothing after it can be read.
+        UnsupportedError: a version is not supported.
         FormatError: the bytes are not a serializer snapshot.
     """
     start = reader.position
@@ -281,7 +280,7 @@ def read_snapshot(reader: Reader) -> Serializer:
 
 
 def _read_whole(reader: Reader, end: int) -> Opaque:
-    """Read a snapshot as one node, as the ends of its nested snapshots are not known."""
+    """Read a snapshot up to `end` as one `Opaque` node, because the ends of its nested snapshots are not known."""
     head = read_head(reader)
     if end < reader.position:
         raise reader.error("a snapshot ends before its body begins", end)
@@ -297,12 +296,12 @@ def write_snapshot(writer: Writer, serializer: Serializer) -> None:
 
 
 def read_nested(reader: Reader) -> Serializer:
-    """Read a snapshot in the versioned form, as snapshots nest it.
+    """Read a nested snapshot: class name, version, body.
 
     Raises:
-        FormatError: also when snapshots nest deeper than `MAX_DEPTH`.
-        UnknownSerializerError, UnsupportedError: as `read_snapshot`.
-        UsageError: a registered family makes nodes of the wrong class, or shares them with another family.
+        FormatError: the bytes are not a serializer snapshot, or snapshots nest deeper than `MAX_DEPTH`.
+        UnknownSerializerError, UnsupportedError: as in `read_snapshot`.
+        UsageError: a registered reader makes nodes of the wrong class, or of the class of another serializer.
     """
     return _read_headed(reader, read_head)
 
@@ -312,10 +311,10 @@ def read_unversioned(reader: Reader, find_version: Callable[[str], int]) -> Seri
 
     Args:
         reader: the cursor, at the name of the class.
-        find_version: gives the version that a snapshot class had.
+        find_version: returns the version that a snapshot class had.
 
     Raises:
-        FormatError, UnsupportedError, UsageError: as `read_nested`.
+        FormatError, UnsupportedError, UsageError: as in `read_nested`.
     """
 
     def read_name(of: Reader) -> Head:
@@ -349,10 +348,10 @@ def _read_headed(reader: Reader, read_head: Callable[[Reader], Head]) -> Seriali
 
 
 def _read_unknown(reader: Reader, head: Head, error: UnsupportedError) -> Serializer:
-    """Read a snapshot whose class has no reader: by the declaration of the user, or as bytes.
+    """Read a snapshot whose class has no reader: according to the user's declaration, or as bytes.
 
     Raises:
-        UnsupportedError: `error`, where no header is read, or where the end of the body is not known.
+        UnsupportedError: this is `error`, outside of `read_settled`; or the end of the body is not known.
         FormatError: the bytes do not fit the declaration, or the class name is not a name.
     """
     state = current_reading()
@@ -387,10 +386,10 @@ def _read_word(reader: Reader, head: Head, word: str) -> tuple[Serializer, ...]:
 
 
 def _check_guess(reader: Reader, head: Head) -> None:
-    """Refuse a text that cannot be the class of a snapshot, where its offset is only assumed.
+    """Check a class name whose offset follows from an assumed end of a body before it.
 
     Raises:
-        FormatError: no class has such a name.
+        FormatError: the text cannot be the name of a snapshot class, so the assumption is wrong.
     """
     try:
         check_name(head.snapshot_class)
@@ -430,7 +429,7 @@ def _write_body(writer: Writer, serializer: Serializer) -> None:
 
 
 def _claim_node(functions: SnapshotFunctions, snapshot_class: str, node: Serializer) -> None:
-    """Refuse a node class shared by two custom families, which rules and layouts could not distinguish."""
+    """Raise UsageError if two custom serializers share a node class: rules and layouts could not tell them apart."""
     if is_flinks(snapshot_class) or is_built_in(type(node)):
         return
     maker = _makers.setdefault(type(node), functions)
@@ -449,7 +448,7 @@ def read_nested_list(reader: Reader, arity: int | None = None) -> tuple[Serializ
 
     Args:
         reader: the cursor, at the list.
-        arity: how many there must be; None when any number is right.
+        arity: required number of snapshots; None if any number is valid.
 
     Raises:
         FormatError: another number of nested snapshots.

@@ -75,10 +75,10 @@ def is_flinks(snapshot_class: str) -> bool:
 
 
 def check_name(snapshot_class: str) -> None:
-    """Refuse a name by which Java does not find a snapshot class.
+    """Check that Java can find a snapshot class by this name.
 
     Raises:
-        UsageError: not a binary class name, or that of an anonymous or local class or of a lambda.
+        UsageError: not a binary class name, or the name of an anonymous or local class or of a lambda.
     """
     if "/" in snapshot_class or not all(each.replace("$", "_").isidentifier() for each in snapshot_class.split(".")):
         raise UsageError(
@@ -94,10 +94,11 @@ def check_name(snapshot_class: str) -> None:
 
 
 def claim_serializer(serializer: str, snapshot_classes: tuple[str, ...]) -> None:
-    """Note the one snapshot class of a serializer class.
+    """Record the snapshot class of a serializer class; each belongs to only one of the other.
 
     Raises:
-        UsageError: the serializer has another snapshot class, or several are named; or another serializer has this one.
+        UsageError: `snapshot_classes` has several names, the serializer has another snapshot class already, or the
+            snapshot class belongs to another serializer.
     """
     if len(snapshot_classes) != 1:
         raise UsageError(
@@ -119,10 +120,10 @@ def claim_serializer(serializer: str, snapshot_classes: tuple[str, ...]) -> None
 
 
 def check_node(snapshot_class: str, version: int, node: object) -> None:
-    """Refuse a node that would be written or compared as another family than the one read.
+    """Check the result of a registered reader, so that it is written and compared as the snapshot that was read.
 
     Raises:
-        UsageError: it is no node, names another snapshot class or version, or does not compare by value.
+        UsageError: it is no node, has another snapshot class or version, or does not compare by value.
     """
     if not isinstance(node, Serializer):
         raise UsageError(
@@ -146,7 +147,7 @@ def check_node(snapshot_class: str, version: int, node: object) -> None:
 
 
 def check_body(snapshot_class: str, body: bytes) -> None:
-    """Refuse a snapshot that is a serialized object of the language that wrote it.
+    """Check that a snapshot body is not a serialized object of Java or Python.
 
     Raises:
         UsageError: the body is a stream of Java objects or a pickle.
@@ -174,12 +175,12 @@ _DECLARATION = re.compile(r"\s*([^=()\s]+)\s*(?:\((.*?)\)\s*)?=\s*(.+?)\s*", re.
 
 @dataclass(frozen=True)
 class DeclaredSerializer:
-    """A declaration.
+    """A user's declaration of a serializer that has no reader.
 
     Attributes:
         snapshot_class: binary name of the `TypeSerializerSnapshot` class.
         layout: text of the layout of the data.
-        body: ordered words of the snapshot body; None if not declared.
+        body: words for the values in the body of the snapshot, in their order; None if not declared.
     """
 
     snapshot_class: str
@@ -191,7 +192,7 @@ def parse_declaration(text: str) -> DeclaredSerializer:
     """Parse a declaration; its LAYOUT is not checked here.
 
     Raises:
-        UsageError: the text has another form, or BODY has an unknown word.
+        UsageError: the text is not `CLASS=LAYOUT` or `CLASS(BODY)=LAYOUT`, or BODY has an unknown word.
     """
     match = _DECLARATION.fullmatch(_unnest(text))
     if match is None:
@@ -213,7 +214,7 @@ def parse_declaration(text: str) -> DeclaredSerializer:
 
 
 def _unnest(text: str) -> str:
-    """`text` with the parentheses inside of others replaced, so that the outermost pair can be found."""
+    """Return `text` with `<` and `>` for nested parentheses, so that a pattern finds the outermost pair."""
     depth, changed = 0, []
     for each in text:
         depth -= each == ")"
@@ -255,15 +256,15 @@ ADAPTER_VERSION = 0x7A53C4F0
 
 
 class OpenBodyError(UnknownSerializerError):
-    """The end of the body of a snapshot without reader is not known.
+    """The parse of a header stopped at a snapshot without a reader, because the end of its body is not known.
 
     Attributes:
         start: first offset at which the body can end.
         node: the snapshot as far as it is known; its `raw` is None.
-        stage: the remaining reading steps of the header, for comparison.
+        stage: `Reading.stage` where the parse stopped.
         infos: the states that were read, and the known fields of the current state (see `read_state_meta_infos`).
-        left: number of states after it.
-        header: the known beginning of the header; None if nothing is known.
+        left: number of states after the current one.
+        header: the beginning of the header that was read; None if it is not known.
     """
 
     start: int = 0
@@ -276,20 +277,20 @@ class OpenBodyError(UnknownSerializerError):
 
 @dataclass
 class Reading:
-    """The header that is being read.
+    """State of one parse of a header, under assumptions about the ends of unknown bodies.
 
     Attributes:
         declared: declarations of the user, by snapshot class.
         ends: assumed ends of unknown bodies, in the order of the file.
         used: number of `ends` that were used so far.
         whole: start -> end of the snapshots that are read as one `Opaque` node.
-        snapshots: start, end and node of each snapshot in its outer form that was read.
-        done: snapshots that an earlier parse read under the same ends, by start: the end, the node, and the number of
-            ends that were used up to there.
-        stage: numbers of items that are left in the lists around the current offset.
-        skipped: bytes of the snapshots that were taken from `done`.
-        parsed: all other bytes that were read, once the parse has ended.
-        empty_bodies: the bodies of declared classes are empty, unless declared otherwise.
+        snapshots: start, end and node of each snapshot that `read_snapshot` has read.
+        done: snapshots that an earlier parse has read under the same ends, by start: the end, the node, and the number
+            of ends that were used up to there.
+        stage: kind, start and number of remaining items of each list around the current offset, outermost first.
+        skipped: number of bytes in snapshots that were taken from `done`.
+        parsed: number of all other bytes that were read, set when the parse has ended.
+        empty_bodies: assume empty bodies for declared classes whose declaration has no body.
     """
 
     declared: dict[str, DeclaredSerializer]
@@ -305,14 +306,14 @@ class Reading:
 
     @property
     def finished(self) -> dict[int, tuple[int, Serializer, int]]:
-        """The snapshots that were read, in the format of `done`, for a parse under the same ends and further ones."""
+        """The snapshots that were read, as `done` of a parse that assumes the same ends and further ones."""
         counts = {start: sum(each <= stop for each in self.ends) for start, stop, _ in self.snapshots}
         return {start: (stop, node, counts[start]) for start, stop, node in self.snapshots}
 
 
 @dataclass
 class _Work:
-    """Budget of a search for ends, shared with the searches in frames inside of the header.
+    """Budget of a search for the ends of bodies, shared with nested searches in frames inside the header.
 
     Attributes:
         left: bytes that may still be read.
@@ -326,13 +327,13 @@ _work: ContextVar[_Work | None] = ContextVar("work of the search for ends", defa
 
 
 def current_reading() -> Reading | None:
-    """Return the header that is being read; None where an unknown snapshot class is an error."""
+    """Return the state of the current parse; None outside `read_settled`, where an unknown class is an error."""
     return _reading.get()
 
 
 @contextmanager
 def reading(state: Reading | None) -> Iterator[None]:
-    """Read with `state`; None: an unknown snapshot class is an error."""
+    """Set the state of the current parse during a `with` block; with None, an unknown snapshot class is an error."""
     token = _reading.set(state)
     try:
         yield
@@ -342,7 +343,13 @@ def reading(state: Reading | None) -> Iterator[None]:
 
 @contextmanager
 def left(kind: str, start: int, number: int) -> Iterator[None]:
-    """Note, during the block, that `number` items of the list of this kind that begins at `start` are left."""
+    """Record in `Reading.stage`, during a `with` block, how many items of a list are left.
+
+    Args:
+        kind: kind of the list: nested snapshots, serializers or states.
+        start: offset of the list.
+        number: number of items from the current one on.
+    """
     state = _reading.get()
     if state is None:
         yield
@@ -359,14 +366,14 @@ def take_body(reader: Reader, head: Head, node: Serializer, error: UnsupportedEr
 
     Args:
         reader: positioned at the body.
-        head: of the snapshot.
+        head: class name and version of the snapshot.
         node: the snapshot without its body.
-        error: why it has no reader.
+        error: the error that says why the snapshot has no reader.
 
     Raises:
-        OpenBodyError: no end is assumed.
-        FormatError: the body cannot end there.
-        UnsupportedError: `error`, where no header is being read.
+        OpenBodyError: no end is assumed for this body.
+        FormatError: the body cannot end at the assumed end.
+        UnsupportedError: this is `error`, outside of `read_settled`.
     """
     state = _reading.get()
     if state is None:
@@ -374,7 +381,8 @@ def take_body(reader: Reader, head: Head, node: Serializer, error: UnsupportedEr
     start = reader.position
     first = start
     if head.version & 0xFFFFFFFF == ADAPTER_VERSION:
-        # `TypeSerializerConfigSnapshot.writeSnapshot` is final: i32 version and i32 length, then a Java object.
+        # Every body of such a class begins in the same way, because `TypeSerializerConfigSnapshot.writeSnapshot` is
+        # final: i32 version and i32 length, then a Java object.
         reader.i32()
         reader.skip(reader.count())
         first = reader.position
@@ -403,15 +411,15 @@ def read_settled(
 
     Args:
         parse: reads the whole header.
-        data: holds the header.
-        name: of the file, for errors.
+        data: bytes that contain the header.
+        name: file name for errors.
         start: offset of the header.
-        end: its end; None when it is not known, so that no unknown body can be settled.
-        declared: snapshot classes that the user declares.
+        end: end of the header; None if it is not known, so that no end of a body can be proven.
+        declared: the user's declarations of snapshot classes.
 
     Returns:
-        The result of `parse`, and the end of the header. Unknown snapshots are `Opaque` nodes; a snapshot that can be
-        split into nested ones in several ways is one `Opaque` node as a whole.
+        The result of `parse`, and the end of the header. Unknown snapshots are `Opaque` nodes. A snapshot that could be
+        split into nested snapshots in several ways becomes one `Opaque` node.
 
     Raises:
         OpenBodyError: the end of an unknown body cannot be proven.
@@ -427,7 +435,7 @@ def read_settled(
         finally:
             state.parsed = reader.position - start - state.skipped
         if state.used and end is not None:
-            # Without an assumed end, the caller checks what follows the header.
+            # If no end was assumed, the caller checks the bytes after the header.
             reader.expect_end("the header")
         return parsed, reader.position
 
@@ -440,12 +448,13 @@ def read_settled(
     except FormatError:
         if end is None or not classes:
             raise
-        # Either a declared class has a body that is not empty, or bytes are damaged: the search finds out.
+        # Either a declared class has a body that is not empty, or the bytes are damaged. The second attempt does not
+        # assume empty bodies, and stops at the first body that needs a search.
         try:
             return attempt(Reading(classes))
         except OpenBodyError as error:
             first = error
-    # The budget allows reading the header at least once, however long it is.
+    # The size of the header is added, so that the budget always suffices to read it once.
     work = _work.get() or _Work(MAX_WORK + end)
     search = _Search(data, end, lambda ends, done: Reading(classes, ends, done=done), attempt, work)
     token = _work.set(work)
@@ -468,15 +477,15 @@ class _Search(Generic[Parsed]):
     """Depth-first search for the ends of unknown bodies, in the order of the file.
 
     Args:
-        data: holds the header.
-        end: of the header.
-        assume: makes the state of a parse under assumed ends.
-        attempt: parses.
-        work: budget of this search and of those around it.
+        data: bytes that contain the header.
+        end: end of the header.
+        assume: makes the state of a parse, given assumed ends and the snapshots that are read already.
+        attempt: parses the header with such a state.
+        work: budget of this search and of the searches that contain it.
 
     Attributes:
-        solution: the first solution; None if there is none, or if solutions differ.
-        whole: start and end of the snapshots whose inside other solutions split differently.
+        solution: result and state of the first parse that succeeded; None if none did, or if solutions differ.
+        whole: start -> end of snapshots that other solutions split differently into nested snapshots.
     """
 
     def __init__(
@@ -492,7 +501,8 @@ class _Search(Generic[Parsed]):
         self._attempt = attempt
         self._work = work
         work.left -= end
-        # Solutions by the remaining steps after the body; None where there is none.
+        # First possible end of a body and the remaining lists after it -> the solution from there on, None if there is
+        # none. Assumed ends before that body do not matter.
         self._known: dict[tuple[object, ...], Reading | None] = {}
         self.solution: tuple[Parsed, Reading] | None = None
         self.whole: dict[int, int] = {}
@@ -500,12 +510,12 @@ class _Search(Generic[Parsed]):
     def explore(
         self, ends: tuple[int, ...], error: OpenBodyError, done: dict[int, tuple[int, Serializer, int]]
     ) -> Reading | None:
-        """Try all ends of the body at which a parse under `ends` stopped; return a solution, or None.
+        """Try all possible ends of the body at which a parse stopped; return the state of a solution, or None.
 
         Args:
-            ends: assumed ends of the bodies before it.
+            ends: assumed ends of the bodies before this one.
             error: the error that stopped the parse.
-            done: snapshots that were read before it.
+            done: snapshots that were read before this body.
 
         Raises:
             _GivenUpError: the header can be split in several ways, or too many ends would have to be tried.
@@ -544,7 +554,12 @@ class _Search(Generic[Parsed]):
             self._work.left -= state.parsed + _WORK_OF_PARSE
 
     def _compare(self, state: Reading, solution: Reading) -> None:
-        """Note where a solution, read as `state` at first and then as `solution`, differs from the first solution."""
+        """Record in `whole` where a solution differs from the first one; give up if it differs elsewhere.
+
+        Args:
+            state: parse of the beginning of the solution.
+            solution: known parse with the same rest, which is not parsed again.
+        """
         assert self.solution is not None
         first = self.solution[1]
         read = len(state.snapshots)
@@ -568,12 +583,13 @@ class _GivenUpError(Exception):
 class Candidates:
     """Offsets at which a body may end.
 
-    After a body comes the class of the next nested snapshot, the key of the next serializer, or the name and kind of
-    the next state, depending on the lists around it; after the last one a number of states, or the end of the header.
+    Depending on the lists around a body, it is followed by the class of the next nested snapshot, the key of the next
+    serializer, or the name and kind of the next state. If it is the last item of all lists, a number of states or the
+    end of the header follows.
 
     Args:
-        data: holds the header.
-        end: of the header.
+        data: bytes that contain the header.
+        end: end of the header.
     """
 
     def __init__(self, data: bytes, end: int) -> None:
@@ -585,7 +601,8 @@ class Candidates:
             SERIALIZERS: [offset for offset, word in words.items() if word.endswith(b"_SERIALIZER")],
             STATES: names,
         }
-        # Keys of serializers, each followed by the outer version. No body contains these bytes, so it ends before them.
+        # Offsets of the keys of serializers that are followed by an outer version. No body contains such bytes, so a
+        # body ends before the next of these offsets.
         self._keys = [offset for offset in self._after[SERIALIZERS] if data[texts[offset] :][:4] == _OUTER_VERSION]
         counted = [offset - 2 for offset in names if offset > 1 and data[offset - 2] < 0x80]
         empty = [offset for offset in (end - 2,) if data[offset:end] == b"\0\0"]
@@ -596,7 +613,7 @@ class Candidates:
 
         Args:
             start: first offset at which the body can end.
-            stage: kind, offset and number of items left of each list around it, outermost first.
+            stage: kind, offset and number of items left of each list around the body, outermost first.
         """
         kind = next((each[0] for each in reversed(stage) if isinstance(each, tuple) and each[2] > 1), None)
         found = self._last if kind is None else self._after[kind]
@@ -606,7 +623,7 @@ class Candidates:
 
 
 def _find_texts(data: bytes, end: int) -> dict[int, int]:
-    """Find everything that may be a text without control characters after its u16 length; ends by offset."""
+    """Return offset -> end of everything that may be a text: a u16 length, then bytes without control characters."""
     if end < 3:
         return {}
     raw = np.frombuffer(data, np.uint8, end)
@@ -629,12 +646,12 @@ _VERSION = re.compile(r"(\d+)\.(\d+)\.\d+")
 
 
 def list_releases() -> tuple[Release, ...]:
-    """Return the releases of the table, in their order."""
+    """Return the releases of Flink that the table covers, in their order."""
     return _read_table()[0]
 
 
 def find_releases(name: str) -> tuple[Release, ...]:
-    """Return the releases of the table that have a class; none where no distribution of Flink has it."""
+    """Return the releases of Flink whose distribution has a class, according to the table; empty if none has it."""
     releases, classes = _read_table()
     return tuple(releases[index] for index in classes.get(name, ()))
 
@@ -659,9 +676,9 @@ LAST_LEGACY_COMPOSITE = 2
 CURRENT_COMPOSITE = 3
 OPTIONAL_MAP_MAGIC = 0x000004F2C69A3D70
 
-# A class name, its length and the version: the least that a nested snapshot takes.
+# Least size of a nested snapshot: length of the class name, the class name, the version.
 SMALLEST_SNAPSHOT = 6
-# A key name (2 bytes of length) and two flags: the least that an entry of a linked optional map takes.
+# Least size of an entry of a linked optional map: length of the key name (2 bytes) and two flags.
 SMALLEST_ENTRY = 4
 
 
@@ -680,13 +697,13 @@ class CompositeMarks(Marks):
 
 @dataclass(frozen=True)
 class Head:
-    """Class name and version before a snapshot body.
+    """Class name and version, which precede the body of a snapshot.
 
     Attributes:
         snapshot_class: binary name of the snapshot class.
         version: version that the class wrote.
         file: name of the file, for errors.
-        offset: where the class name starts.
+        offset: offset of the class name.
     """
 
     snapshot_class: str
@@ -704,7 +721,7 @@ class Head:
         return {**self.marks, "outer_version": outer_version}
 
     def expect(self, *versions: int) -> None:
-        """Refuse a version of the snapshot class that is not among `versions`.
+        """Check that the version of the snapshot class is one of `versions`.
 
         Raises:
             UnsupportedVersionError: the version is another one.
@@ -719,10 +736,10 @@ class Head:
 
 
 def read_outer_version(reader: Reader) -> None:
-    """Read the version before an outer snapshot (state meta infos, key serializers).
+    """Read the outer version, which precedes the serializer snapshots of state meta infos and key serializers.
 
     Raises:
-        UnsupportedVersionError: version 1, the config snapshots of releases before 1.7, or a later version.
+        UnsupportedVersionError: the version is 1 (config snapshots of releases before 1.7), or a later one than known.
         FormatError: the number is no version.
     """
     start = reader.position
@@ -782,8 +799,8 @@ def read_nested_count(reader: Reader) -> int:
     """Read the head of a list of nested snapshots and return how many follow.
 
     Raises:
-        UnsupportedVersionError: a later version.
-        FormatError: wrong magic, a number that is no version, or a count that cannot fit.
+        UnsupportedVersionError: a later version than known.
+        FormatError: wrong magic number, a number that is no version, or a count that cannot fit.
     """
     _expect_magic(reader, NESTED_MAGIC, "nested serializers")
     start = reader.position
@@ -802,13 +819,13 @@ def write_nested_count(writer: Writer, count: int) -> None:
 
 
 def read_optional_map(reader: Reader) -> list[tuple[str, Reader | None, Reader | None]]:
-    """Read a linked optional map: entries of name, key frame and value frame, either of which may be absent.
+    """Read a linked optional map: entries of name, key frame and value frame. Either frame may be absent.
 
-    Frames come as readers over the same bytes, so that errors name offsets in the file; the caller reads them to
-    their end.
+    Frames are returned as readers over the same bytes, so that errors name offsets in the file. The caller must read
+    them to their end.
 
     Raises:
-        FormatError: wrong magic, or a frame outside the data.
+        FormatError: wrong magic number, or a frame outside the data.
     """
     start = reader.position
     magic = reader.i64()

@@ -44,7 +44,7 @@ _SERIALIZER_KEYS = (KEY_SERIALIZER, NAMESPACE_SERIALIZER, VALUE_SERIALIZER, USER
 
 _SMALLEST_OPTION = 4
 _SMALLEST_SERIALIZER = 2 + 4 + SMALLEST_SNAPSHOT
-# Name, type and two counts.
+# Least size of a meta info: name, type and two counts.
 _SMALLEST_META_INFO = 2 + 4 + 4 + 4
 
 
@@ -55,7 +55,8 @@ def read_state_meta_info(reader: Reader) -> StateMetaInfo:
     """Read one meta info (`StateMetaInfoSnapshotReadersWriters.CurrentReaderImpl`).
 
     Raises:
-        UnknownSerializerError: a serializer has no reader; it names the state. Nothing after it can be read.
+        UnknownSerializerError: the snapshot class of a serializer has no reader, so nothing after it can be read. The
+            error names the state.
         FormatError: the bytes are not a meta info.
     """
     name = reader.utf()
@@ -80,10 +81,10 @@ def read_state_meta_info(reader: Reader) -> StateMetaInfo:
 
 
 def _read_serializer_key(reader: Reader) -> str:
-    """Read the key of a serializer; where its offset is only assumed, it must be one of Flink's keys.
+    """Read the key of a serializer, such as VALUE_SERIALIZER.
 
     Raises:
-        FormatError: it is not one of Flink's keys.
+        FormatError: it is not one of Flink's keys, although its offset follows from an assumed end of a body.
     """
     start, key = reader.position, reader.utf()
     state = current_reading()
@@ -99,7 +100,15 @@ def _complete(
     read: dict[str, Serializer],
     unknown: Serializer,
 ) -> StateMetaInfo:
-    """Make the meta info of a state that was read up to an unknown snapshot, which stands for all unread ones."""
+    """Make the meta info of a state that was read up to an unknown snapshot.
+
+    Args:
+        name: name of the state.
+        backend_type: kind of the state.
+        options: options of the state.
+        read: the serializers that were read.
+        unknown: the unknown snapshot, which takes the place of all serializers that were not read.
+    """
     keys = {
         BackendStateType.PRIORITY_QUEUE: (VALUE_SERIALIZER,),
         BackendStateType.OPERATOR: (VALUE_SERIALIZER,),
@@ -113,8 +122,8 @@ def unread_state(name: str, backend_type: BackendStateType, unknown: Serializer,
     """Make the meta info of a state that cannot be read, because it comes after an unknown snapshot in the header.
 
     Args:
-        name: of the state.
-        backend_type: of the state, as far as it is known.
+        name: name of the state.
+        backend_type: kind of the state, as far as it is known.
         unknown: the snapshot whose end is not known.
         mode: distribution mode of operator state.
     """
@@ -142,8 +151,8 @@ def read_state_meta_infos(reader: Reader) -> tuple[StateMetaInfo, ...]:
     """Read an i16 count and that many meta infos.
 
     Raises:
-        OpenBodyError: the end of a serializer without reader is not known; has the states up to that one.
-        UnknownSerializerError, FormatError: as `read_state_meta_info`; also a count that cannot fit.
+        OpenBodyError: the end of a snapshot without a reader is not known; the error has the states up to that one.
+        UnknownSerializerError, FormatError: as in `read_state_meta_info`; also for a count that cannot fit.
     """
     start = reader.position
     count = reader.i16()
@@ -168,7 +177,7 @@ def write_state_meta_infos(writer: Writer, infos: tuple[StateMetaInfo, ...]) -> 
 
 
 def keyed_state(name: str, state_type: str, value: Serializer, namespace: Serializer) -> StateMetaInfo:
-    """Meta info of a keyed state, in the order that Flink writes.
+    """Return the meta info of a keyed state, with options and serializers in Flink's order.
 
     Args:
         name: state name.
@@ -185,10 +194,10 @@ def keyed_state(name: str, state_type: str, value: Serializer, namespace: Serial
 
 
 def as_key_value(info: StateMetaInfo) -> StateMetaInfo:
-    """Convert a `KEY_VALUE_V2` meta info to the synchronous state API; return other kinds unchanged.
+    """Convert a `KEY_VALUE_V2` meta info to the one of the synchronous state API; return other kinds unchanged.
 
-    State of the asynchronous API names the serializers of an element, a user key and a user value, where the
-    synchronous one names those of the whole list or map; keys and values of the database are the same.
+    Meta infos of the asynchronous API have the serializers of an element, or of user key and user value. Those of the
+    synchronous API have the serializer of the whole list or map. Keys and values in the database are the same.
     Source: `org.apache.flink.runtime.state.v2.RegisteredKeyAndUserKeyValueStateBackendMetaInfo`, `ForStMapState`.
     """
     if info.backend_type is not BackendStateType.KEY_VALUE_V2:
@@ -202,14 +211,14 @@ def as_key_value(info: StateMetaInfo) -> StateMetaInfo:
 
 
 def priority_queue(name: str, element: Serializer) -> StateMetaInfo:
-    """Meta info of a priority queue: the timers of one service and time domain."""
+    """Return the meta info of a priority queue, which holds the timers of one service and time domain."""
     return StateMetaInfo(
         name=name, backend_type=BackendStateType.PRIORITY_QUEUE, options=(), serializers=((VALUE_SERIALIZER, element),)
     )
 
 
 def operator_list(name: str, element: Serializer, mode: str = StateKind.SPLIT_DISTRIBUTE) -> StateMetaInfo:
-    """Meta info of an operator list state; `mode` is SPLIT_DISTRIBUTE or UNION."""
+    """Return the meta info of an operator list state; `mode` is SPLIT_DISTRIBUTE or UNION."""
     return StateMetaInfo(
         name=name,
         backend_type=BackendStateType.OPERATOR,
@@ -219,7 +228,7 @@ def operator_list(name: str, element: Serializer, mode: str = StateKind.SPLIT_DI
 
 
 def broadcast_state(name: str, key: Serializer, value: Serializer) -> StateMetaInfo:
-    """Meta info of a broadcast state, in the order that Flink writes."""
+    """Return the meta info of a broadcast state, with options and serializers in Flink's order."""
     return StateMetaInfo(
         name=name,
         backend_type=BackendStateType.BROADCAST,
@@ -232,7 +241,7 @@ _Node = TypeVar("_Node", bound=Serializer | PojoField | PojoSubclass)
 
 
 def join_infos(first: StateMetaInfo, second: StateMetaInfo) -> StateMetaInfo | None:
-    """Merge the meta infos of a state; None if they differ in more than subclasses."""
+    """Merge two meta infos of a state that list different POJO subclasses; None if they differ otherwise."""
     others = dict(second.serializers)
     joined = []
     for role, serializer in first.serializers:
@@ -241,12 +250,15 @@ def join_infos(first: StateMetaInfo, second: StateMetaInfo) -> StateMetaInfo | N
             return None
         joined.append((role, found))
     whole = replace(first, serializers=tuple(joined))
-    # The options are in the order of the first one; all else must be equal.
+    # The serializers have the order of `first`. Everything else must be equal.
     return whole if replace(second, serializers=whole.serializers) == whole and len(joined) == len(others) else None
 
 
 def join_serializers(first: Serializer, second: Serializer) -> Serializer | None:
-    """Merge the subclasses of two serializers, those of the first one first; None if they differ otherwise."""
+    """Merge two serializers that list different non-registered POJO subclasses, in this order.
+
+    Returns None if they differ in anything else.
+    """
     return _join(first, second)
 
 
@@ -269,7 +281,7 @@ def _join(first: _Node, second: _Node) -> _Node | None:
 
 
 def _join_values(one: Any, other: Any) -> Any:
-    """Return the merged value; None when the two cannot be merged, or both are None."""
+    """Merge two values of the same field of two nodes; None if they cannot be merged, or both are None."""
     if isinstance(one, Serializer | PojoField | PojoSubclass):
         return _join(one, other)
     if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):

@@ -86,12 +86,13 @@ if TYPE_CHECKING:
 
     from state_pipelines.binary.data_views import Writer
 
-# Fields of the subclasses that hold the one or two numbers of a type.
+# Fields of the subclasses of `LogicalType` that hold the one or two numbers of a type.
 _LENGTHS = ("length", "precision", "yearPrecision", "dayPrecision")
 _SCALES = ("scale", "fractionalPrecision")
-# Fields of the subclasses that hold one child each.
+# Fields of the subclasses of `LogicalType` that hold one child type each.
 _CHILDREN = ("elementType", "keyType", "valueType", "sourceType")
-# Fields that lists are wrapped in: Collections$Unmodifiable…List, Arrays$ArrayList, Collections$SingletonList.
+# Fields that hold the elements of the wrappers Collections$Unmodifiable…List, Collections$SingletonList and
+# Arrays$ArrayList.
 _LIST_FIELDS = ("list", "c", "a")
 
 
@@ -117,7 +118,7 @@ def read_logical_type(reader: Reader) -> tuple[bytes, LogicalType]:
 
 
 def to_logical_type(content: JavaValue) -> LogicalType:
-    """Return the logical type that a Java object is.
+    """Convert a Java object to the logical type that it represents.
 
     Raises:
         FormatError: the object is something else.
@@ -146,7 +147,7 @@ def _fields(members: dict[str, JavaValue]) -> tuple[tuple[str, ...], tuple[Logic
 
 
 def _elements(value: JavaValue) -> tuple[JavaValue, ...]:
-    """Return the elements of the list classes of the JDK that hold type fields."""
+    """Return the elements of a Java list, of the classes that hold the fields of types."""
     if isinstance(value, JavaArray):
         return tuple(value.values)
     if not isinstance(value, JavaObject):
@@ -170,7 +171,7 @@ def _number(members: dict[str, JavaValue], names: tuple[str, ...]) -> int | None
 
 
 def _described_class(members: dict[str, JavaValue]) -> str | None:
-    """Return the class of RAW, STRUCTURED and legacy types."""
+    """Return the class name in a RAW, STRUCTURED or legacy type; None for other types."""
     for name in ("clazz", "implementationClass"):
         value = members.get(name)
         if isinstance(value, JavaClassLiteral) and isinstance(value.class_desc, JavaClassDesc):
@@ -198,9 +199,9 @@ TIMESTAMP_VERSION = 1
 ROW_VERSION_WITH_NAMES = 4
 ROW_DATA_KEY_VERSION = 0
 
-# Linked lists always mark nulls in outer version 2, which stores no flag; from 3 on a flag stores whether they do.
+# In outer version 2, linked lists always mark nulls. From version 3 on, a flag in the snapshot says whether they do.
 FIRST_LIST_WITH_NULLS = 2
-# The least that a Java stream takes: its header and one byte.
+# Least size of a Java stream: its header and one byte.
 _SMALLEST_STREAM = 5
 
 
@@ -231,7 +232,7 @@ def write_row_data(writer: Writer, node: RowData) -> None:
 
 @register(f"{_TYPEUTILS}RowDataSerializer$RowDataSerializerSnapshot", write=write_row_data)
 def read_row_data(reader: Reader, head: Head) -> RowData:
-    """Read the logical types, then as many field serializers; since version 4 whether names follow, and those."""
+    """Read the logical types, then as many field serializers; since version 4 also a flag and maybe the field names."""
     head.expect(ROW_VERSION, ROW_VERSION_WITH_NAMES)
     streams = [read_logical_type(reader) for _ in range(reader.count(_SMALLEST_STREAM))]
     fields = read_nested_list(reader, len(streams))
@@ -309,13 +310,13 @@ def read_timestamp(reader: Reader, head: Head) -> TimestampData:
 
 @register_composite(f"{_TYPEUTILS}RawValueDataSerializer$RawValueDataSerializerSnapshot", arity=1)
 def build_raw_value(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> RawValue:
-    """Return the serializer of the raw value."""
+    """Return the node of a raw value serializer, given the serializer of the value."""
     return RawValue(**marks, inner=nested[0])
 
 
 @register_composite(f"{_TYPEUTILS}WindowKeySerializer$WindowKeySerializerSnapshot", arity=1)
 def build_window_key(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> WindowKey:
-    """Return the serializer of the key row."""
+    """Return the node of a window key serializer, given the serializer of the key row."""
     return WindowKey(**marks, key=nested[0])
 
 
@@ -329,7 +330,7 @@ def write_external(writer: Writer, node: External) -> None:
 
 @register(f"{_TYPEUTILS}ExternalSerializer$ExternalSerializerSnapshot", write=write_external)
 def read_external(reader: Reader, head: Head) -> External:
-    """Read the Java-serialized data type, whether input is internal already, and the internal serializer."""
+    """Read the Java-serialized data type, a flag (input is in internal format already), and the internal serializer."""
     outer_version = read_composite_header(reader, head)
     java_type, _ = read_java(reader)
     is_internal_input = reader.bool()
@@ -388,19 +389,22 @@ def read_row_data_key(reader: Reader, head: Head) -> RowDataKey:
 
 @register_composite(f"{_SEQUENCED}MetaSqnInfoSerializer$MetaSqnInfoSerializerSnapshot", arity=2)
 def build_meta_sqn_info(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return highest sequence number and size of a sequenced multiset."""
+    """Return the node of the serializer of a sequenced multiset's highest number and size, given those of both."""
     return Variants(**marks, kind=VariantKind.META_SQN_INFO, serializers=nested)
 
 
 @register_composite(f"{_SEQUENCED}RowSqnInfoSerializer$RowSqnInfoSerializerSnapshot", arity=2)
 def build_row_sqn_info(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return first and last sequence number of a row."""
+    """Return the node of the serializer of a row's first and last sequence number, given those of both."""
     return Variants(**marks, kind=VariantKind.ROW_SQN_INFO, serializers=nested)
 
 
 @register_composite(f"{_SEQUENCED}NodeSerializer$NodeSerializerSnapshot", arity=6)
 def build_sequenced_node(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants:
-    """Return a row of a sequenced multiset: row, its number, previous, next, next of the same record, timestamp."""
+    """Return the node of the serializer of rows of a sequenced multiset, given those of its fields.
+
+    The fields are row, its number, previous, next, next of the same record, timestamp.
+    """
     return Variants(**marks, kind=VariantKind.SEQUENCED_NODE, serializers=nested)
 
 
@@ -432,7 +436,7 @@ register(f"{_PYTHON}TimestampSerializer$TimestampSerializerSnapshot", write=writ
 
 
 def to_internal(of: LogicalType) -> Serializer:
-    """Return the serializer that PyFlink has for values of a SQL type (`PythonTypeUtils.toInternalSerializer`).
+    """Return PyFlink's serializer for values of a SQL type (`PythonTypeUtils.toInternalSerializer`).
 
     Raises:
         UnsupportedError: PyFlink has none.
@@ -533,7 +537,7 @@ def read_python_decimal(reader: Reader, head: Head) -> PythonDecimal:
 
 
 MAX_LENGTH = 2147483647
-"""Length of STRING and BYTES."""
+"""Length of the types STRING and BYTES."""
 
 _MAX_DEPTH = 64
 _TOKEN = re.compile(r"\s*(?:`((?:[^`]|``)*)`|'((?:[^']|'')*)'|([A-Za-z_$][\w$.]*)|(\d{1,10})|([<>(),*:?]))")
@@ -573,7 +577,7 @@ _YEAR_UNITS = ("YEAR", "MONTH")
 
 
 def parse_sql_type(text: str) -> LogicalType:
-    """Return the SQL type that a text names.
+    """Parse a SQL type.
 
     Raises:
         UsageError: the text is not a type; the message names the character.
@@ -585,22 +589,22 @@ def parse_sql_type(text: str) -> LogicalType:
 
 
 def take_sql_type(text: str, position: int) -> tuple[LogicalType, int]:
-    """Return the SQL type at a position of a text, and the position after it.
+    """Parse the SQL type at a position of a text; return it and the position after it.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no SQL type.
     """
     parser = _TypeParser(text, position)
     return parser.type(), parser.position
 
 
 def take_columns(text: str, position: int) -> tuple[list[tuple[str | None, LogicalType]], int]:
-    """Return names and types in parentheses at a position of a text, and the position after them.
+    """Parse the columns in parentheses at a position of a text; return their names and types, and the position after.
 
-    Such as `(id: BIGINT, name VARCHAR(20))` or `(BIGINT, INT NOT NULL)`; None for a column without a name.
+    Examples are `(id: BIGINT, name VARCHAR(20))` and `(BIGINT, INT NOT NULL)`. A column without a name has None.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are no columns in parentheses.
     """
     parser = _TypeParser(text, position)
     return parser.columns(), parser.position
@@ -632,7 +636,7 @@ class _TypeParser:
         return match[5] in symbols or (match[3] is not None and match[3].upper() in symbols)
 
     def accept(self, *symbols: str) -> bool:
-        """Take symbols or words that follow each other; none of them when one is missing."""
+        """Consume the given symbols or words if all of them follow in this order; return whether they do."""
         start = self.position
         for symbol in symbols:
             if not self.peek(symbol):
@@ -661,7 +665,7 @@ class _TypeParser:
         return found
 
     def _sees_name(self) -> bool:
-        """Return whether a name is next, not a type: a colon or the word of a type follows it."""
+        """Return whether the next token is a column name: it is quoted, or a colon or a type follows it."""
         first = _TOKEN.match(self.text, self.position)
         if first is None or (first[1] is None and first[3] is None):
             return False
@@ -674,7 +678,7 @@ class _TypeParser:
             return True
         word = (second[3] or "").upper()
         if word in ("ARRAY", "MULTISET"):
-            # After a type they are a suffix of it: INT ARRAY.
+            # Without `<`, the word is a suffix of the type before it, as in INT ARRAY.
             third = _TOKEN.match(self.text, second.end())
             return third is not None and third[5] == "<"
         return word != "NULL" and is_sql_word(word)
@@ -731,7 +735,7 @@ class _TypeParser:
                 return found
 
     def _skip_attribute(self) -> bool:
-        """Skip the mark of a time attribute, which summary texts have: `*ROWTIME*`."""
+        """Skip the mark of a time attribute (`*ROWTIME*`), which Flink's summary texts of types contain."""
         return self.accept("*", "ROWTIME", "*") or self.accept("*", "PROCTIME", "*")
 
     def _bare(self) -> LogicalType:
@@ -838,7 +842,7 @@ class _TypeParser:
 RECORDED_FILE = Path(__file__).with_name("sql_types.tsv")
 
 MAP_VIEW = "org.apache.flink.table.api.dataview.MapView"
-"""Class of the column of an accumulator whose distinct values are a state of their own."""
+"""Class of the RAW column of an accumulator whose distinct values are kept in a separate state."""
 
 _COLLECTIONS = ("ARRAY", "MAP", "MULTISET")
 _ARRAY_LIST = "java.util.ArrayList"
@@ -848,11 +852,11 @@ _INT = LogicalType(root="INTEGER", nullable=False)
 
 
 def make_row(types: Iterable[LogicalType], labels: tuple[str, ...] | None = None) -> RowData:
-    """Return the serializer of rows with columns of some types.
+    """Return the serializer of rows with columns of the given types.
 
     Args:
-        types: of the columns.
-        labels: names of the columns for tables, which are not written.
+        types: types of the columns.
+        labels: names of the columns for tables of this package; they are not written to snapshots.
 
     Raises:
         UsageError: the Java stream of a type is not known.
@@ -900,7 +904,7 @@ def _default(given: int | None, otherwise: int) -> int:
 
 
 def _make_collection(of: LogicalType) -> Serializer:
-    """Make the serializer of a list or map; nested lists, maps and rows are refused: their Java object is not known."""
+    """Make the serializer of a list or map; UsageError if it contains collections or rows (unknown Java objects)."""
     key = of.children[0]
     if key.root in (*_COLLECTIONS, "ROW", "RAW") or (
         of.root == "MAP" and of.children[1].root in (*_COLLECTIONS, "ROW")
@@ -918,7 +922,7 @@ def _make_collection(of: LogicalType) -> Serializer:
 
 
 def _make_java_serializer(of: LogicalType) -> bytes:
-    """Make the Java stream of the serializer of an element."""
+    """Make the Java stream of the serializer of a list element, key or value of a type."""
     (recorded,) = _recorded_row(f"ARRAY {of.root}").fields
     assert isinstance(recorded, ArrayData)
     content = _read(recorded.java[1])
@@ -949,7 +953,7 @@ def _with_fields(content: JavaValue, of: LogicalType) -> JavaValue:
     if not isinstance(content, JavaObject):
         return content
     if content.class_name != _ARRAY_LIST:
-        # `Collections.UnmodifiableRandomAccessList` has its list twice.
+        # `Collections.UnmodifiableRandomAccessList` refers to its list in two fields.
         inner = next(each for each in content.fields.values() if isinstance(each, JavaObject))
         made = _with_fields(inner, of)
         return _with_values(content, {name: made for name, each in content.fields.items() if each is inner})
@@ -1006,7 +1010,7 @@ def _find_key(of: LogicalType) -> str:
     if of.root == "RAW" and of.class_name == MAP_VIEW:
         return "RAW"
     if of.root in ("ARRAY", "MAP", "MULTISET"):
-        # Any recorded object of this kind will do: its inner type is replaced.
+        # The recorded object may have any inner type, since that is replaced.
         return f"{of.root} INTEGER"
     if of.root == "STRUCTURED_TYPE":
         key = f"{of.root} {of.class_name}"
@@ -1036,7 +1040,10 @@ def _recorded_row(key: str) -> RowData:
 
 @lru_cache(maxsize=1)
 def _recorded() -> Mapping[str, RowData]:
-    """Return the recorded one-column rows by the root of the type, for collections also that of their elements."""
+    """Return the recorded serializers of rows with one column, by the root of the column's type.
+
+    The key of a collection also has the root of its element type, the key of a structured type its class.
+    """
     found: dict[str, RowData] = {}
     for line in RECORDED_FILE.read_text(encoding="utf-8").splitlines():
         _, _, raw = line.partition("\t")
@@ -1055,9 +1062,9 @@ def _read(java: bytes) -> JavaContent:
 
 
 class _Interning:
-    """Objects of several streams as Java would write them in one: each class, constant and signature once.
+    """Makes objects from several Java streams share their classes, constants and signatures, for one stream of all.
 
-    Java writes a back reference for an object that it meets again, compared by identity.
+    Java writes such an object once; where the same object (by identity) occurs again, it writes a back reference.
     """
 
     def __init__(self) -> None:
@@ -1067,9 +1074,9 @@ class _Interning:
         self._done: dict[int, tuple[object, JavaContent]] = {}
 
     def take(self, value: JavaContent) -> JavaContent:
-        """Return the object, with classes, constants and signatures replaced by equal ones that were met before."""
+        """Return the object with its classes, constants and signatures replaced by equal ones of earlier objects."""
         if id(value) not in self._done:
-            # The object is kept alive: Python could give the id of a freed object to another one.
+            # The entry keeps the object alive: Python could give the id of a freed object to another one.
             self._done[id(value)] = (value, self._make(value))
         return self._done[id(value)][1]
 

@@ -98,15 +98,15 @@ Item = TypeVar("Item")
 
 
 def parse(text: str, make_kryo: Callable[[str], Serializer] | None = None) -> Serializer:
-    """Return the serializer that a text names; the inverse of `text.describe` for everything that `build` makes.
+    """Parse the text of a serializer; the inverse of `text.describe` for all serializers that `build` makes.
 
     Args:
-        text: such as `Map<String, Long>`.
-        make_kryo: makes the serializer of a class that Kryo writes, whose registrations no text contains; default none,
-            and `Kryo<class>` is refused.
+        text: the text, such as `Map<String, Long>`.
+        make_kryo: returns the Kryo serializer of a class, since the text `Kryo<class>` does not contain registrations.
+            Without it, `Kryo<class>` is an error.
 
     Raises:
-        UsageError: the text does not describe a serializer; the message names the character.
+        UsageError: the text does not describe a serializer; the message gives the position.
     """
     parser = _Parser(text, make_kryo)
     serializer = parser.serializer()
@@ -407,16 +407,16 @@ _SQL_WORDS = {
 
 @singledispatch
 def describe(serializer: Serializer) -> str:
-    """Return the readable form of a serializer.
+    """Return a readable text of a serializer, such as `Map<String, Long>`.
 
-    Nodes without a text form (also those of plug-ins) are the name of the node and its nested serializers; a plug-in
-    may register another form: `describe.register`.
+    For nodes without a registered text, it is the class name of the node and its nested serializers. A plug-in may
+    register a function for its nodes with `describe.register`.
     """
     return _generic(type(serializer).__name__, map(describe, serializer.nested))
 
 
 def spell(serializer: Serializer) -> str:
-    """Return the readable form with serializers that are not Flink's as their snapshots, so that it can be parsed.
+    """Return a readable text that can be parsed: serializers that are not Flink's are written as their snapshots.
 
     Example: `Map<String, Snapshot<com.acme.MoneySerializer$Snap>(1, 0x0003455552)>`.
     """
@@ -425,7 +425,7 @@ def spell(serializer: Serializer) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Spelled(Serializer):
-    """A serializer that is described by a text."""
+    """A node that replaces a serializer in `spell`; `describe` returns its `text`."""
 
     text: str
 
@@ -451,7 +451,7 @@ def _spell_custom(node: Any) -> Any:
 
 
 def describe_type(kind: LogicalType) -> str:
-    """The readable form of a SQL type, such as `DECIMAL(10, 2) NOT NULL` or `ROW<id BIGINT, name VARCHAR(20)>`."""
+    """Return the text of a SQL type, such as `DECIMAL(10, 2) NOT NULL` or `ROW<id BIGINT, name VARCHAR(20)>`."""
     word = _SQL_WORDS.get(kind.root, kind.root)
     numbers = [str(number) for number in (kind.length, kind.scale) if number is not None]
     text = f"{word}({', '.join(numbers)})" if numbers else word
@@ -466,7 +466,7 @@ def describe_type(kind: LogicalType) -> str:
 
 
 def quote(name: str) -> str:
-    """Return a name, in backticks where it would not read back as one word."""
+    """Return a name, in backticks if it would not be parsed as one word."""
     return name if PLAIN_NAME.fullmatch(name) else f"`{name.replace('`', '``')}`"
 
 
@@ -540,7 +540,7 @@ def _avro(node: Avro) -> str:
 
 
 def _avro_name(schema_json: str) -> str:
-    """Full name of a named schema; empty when it has none or is no JSON."""
+    """Return the full name of an Avro schema; empty if it has no name or is no JSON."""
     try:
         schema = json.loads(schema_json)
     except (ValueError, RecursionError):

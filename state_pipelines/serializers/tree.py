@@ -55,14 +55,14 @@ class Composite(Serializer):
 
 
 def is_built_in(node_class: type) -> bool:
-    """Return whether a node class belongs to this module, not to a custom serializer family."""
+    """Return whether a node class is defined in this module, so that it is not of a custom serializer."""
     return node_class.__module__ == __name__
 
 
 class BasicKind(StrEnum):
-    """Serializer of a `Basic` node: the word before `Serializer` in its class name, where that is one.
+    """Serializer of a `Basic` node, as the word before `Serializer` in its class name, unless that is ambiguous.
 
-    Those of Gelly are the `…ValueArray`, those of the planner `Table…`; `JAVA_OBJECT` is Java serialization.
+    `…ValueArray` are serializers of Gelly, `Table…` those of the planner; `JAVA_OBJECT` is Java serialization.
     """
 
     BOOLEAN = "Boolean"
@@ -161,7 +161,7 @@ PRIMITIVES = tuple(COMPONENTS.values())
 """Kinds of the primitive types of Java."""
 
 ARRAYS = tuple(kind for kind in BasicKind if kind.endswith("Array"))
-"""Kinds of arrays; as objects of Java they have no hash that is the same in every JVM."""
+"""Kinds of arrays. Java arrays have no hash that is the same in every JVM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ class Basic(Serializer):
 
     Attributes:
         kind: which serializer it is.
-        serializer_class: serializer class that snapshots of version 2 (1.6 and 1.7) name; empty in later ones.
+        serializer_class: serializer class in snapshots of version 2 (1.6 and 1.7); empty for later versions.
     """
 
     kind: BasicKind
@@ -205,11 +205,11 @@ class ClassBoundKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ClassBound(Serializer):
-    """A serializer that only names its type class, which writes the data itself.
+    """A serializer that stores only the class of its values; that class writes the data itself.
 
     Attributes:
         kind: which serializer it is.
-        type_class: the class.
+        type_class: class of the values.
     """
 
     kind: ClassBoundKind
@@ -330,7 +330,7 @@ class PojoField:
     Attributes:
         name: field name (the key of the map in the snapshot).
         declaring_class: class that declares the field; None when it could not be resolved at write time.
-        serializer: None when it could not be resolved at write time.
+        serializer: serializer of the field; None when it could not be resolved at write time.
     """
 
     name: str
@@ -353,7 +353,7 @@ class PojoSubclass:
 
 @dataclass(frozen=True, kw_only=True)
 class Pojo(Serializer):
-    """`PojoSerializer`; also Java records. Fields and subclasses in the order of the snapshot."""
+    """`PojoSerializer`, also for Java records; fields and subclasses have the order of the snapshot."""
 
     snapshot_class: str = "org.apache.flink.api.java.typeutils.runtime.PojoSerializerSnapshot"
     snapshot_version: int = 2
@@ -408,8 +408,8 @@ class Protobuf(Serializer):
         message_class: the generated Java class.
         message_name: full name of the message.
         deterministic: whether maps are written in the order of their keys.
-        max_message_size: bytes of a message that are read at most.
-        recursion_limit: depth of messages that is read at most.
+        max_message_size: maximum size in bytes of a message that is read.
+        recursion_limit: maximum nesting depth of a message that is read.
         descriptors: the `FileDescriptorSet` of the message and its imports, as stored.
     """
 
@@ -438,12 +438,12 @@ class Avro(Serializer):
 
 @dataclass(frozen=True, kw_only=True)
 class Opaque(Serializer):
-    """A snapshot without reader: it is preserved as far as its span is known, its data cannot be decoded.
+    """A snapshot whose class has no reader: its bytes are kept if their end is known, values cannot be decoded.
 
     Attributes:
         unknown_class: the snapshot class without a reader: `snapshot_class` itself or one nested in it.
         raw: the body of the snapshot, as written; None where its end is not known.
-        reason: why it cannot be read; empty if the only reason is that the class has no reader.
+        reason: reason why it cannot be read; empty if the only reason is that the class has no reader.
     """
 
     unknown_class: str
@@ -457,7 +457,7 @@ class Declared(Opaque):
 
     Attributes:
         layout: text of the layout of the data.
-        serializers: nested serializers that the declaration names.
+        serializers: nested serializers, as far as the declaration says where they are in the body.
     """
 
     layout: str
@@ -565,9 +565,9 @@ class ScalaCollection(Serializer):
     """Serializers of lists, sets, vectors and arrays: a count, then the elements.
 
     Attributes:
-        serializer_class: of the collection, such as `org.apache.flinkx.api.serializer.ListSerializer`.
+        serializer_class: serializer of the collection, such as `org.apache.flinkx.api.serializer.ListSerializer`.
         element_class: class of the elements.
-        element: their serializer.
+        element: serializer of the elements.
     """
 
     serializer_class: str
@@ -672,7 +672,7 @@ class VariantKind(StrEnum):
     SHARED_BUFFER_EDGE = "SharedBufferEdge"
     SHARED_BUFFER_NODE = "SharedBufferNode"
     SHARED_BUFFER_EDGES = "SharedBufferEdges"
-    """Before reference counts."""
+    """Nodes of the shared buffer before 1.16, without reference counts."""
     LOCKABLE = "Lockable"
     NFA_STATE = "NFAState"
     SINGLE_THREAD_ACCESS_CHECKING = "SingleThreadAccessChecking"
@@ -683,7 +683,7 @@ class VariantKind(StrEnum):
     META_SQN_INFO = "MetaSqnInfo"
     ROW_SQN_INFO = "RowSqnInfo"
     SEQUENCED_NODE = "SequencedNode"
-    """The last three: sequenced multiset state of SQL in 2.2."""
+    """This and the two before: sequenced multiset state of SQL in 2.2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -717,11 +717,11 @@ class LogicalType:
     Attributes:
         root: `LogicalTypeRoot` constant, such as BIGINT, VARCHAR, DECIMAL, TIMESTAMP_WITHOUT_TIME_ZONE, ROW.
         nullable: whether the type allows null.
-        length: of CHAR, VARCHAR, BINARY, VARBINARY; also precision of DECIMAL, TIME, TIMESTAMP; None elsewhere.
-        scale: of DECIMAL.
+        length: length of CHAR, VARCHAR, BINARY, VARBINARY; precision of DECIMAL, TIME, TIMESTAMP; None for other types.
+        scale: scale of DECIMAL.
         children: element, key and value, or field types.
         names: field names of ROW.
-        class_name: of RAW, DISTINCT and STRUCTURED types and legacy types.
+        class_name: class of a RAW, DISTINCT, STRUCTURED or legacy type.
     """
 
     root: str
@@ -735,14 +735,14 @@ class LogicalType:
 
 @dataclass(frozen=True, kw_only=True)
 class RowData(Serializer):
-    """`RowDataSerializer`: rows in the binary form of the table runtime.
+    """`RowDataSerializer`: rows in the binary format of the table runtime.
 
     Attributes:
         types: one logical type per field.
         fields: one serializer per field (nested snapshots).
         java_types: the Java streams of the types as written, kept so that they rewrite byte for byte.
-        names: names of the fields, which snapshots of version 4 may hold; None where they do not.
-        labels: names that a plan of the job gives the fields, which are never written; None without a plan.
+        names: names of the fields in the snapshot; None unless it is of version 4 and has names.
+        labels: names of the fields in a plan of the job; they are never written. None without a plan.
     """
 
     types: tuple[LogicalType, ...]
@@ -758,7 +758,7 @@ class RowData(Serializer):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns: those of the fields, or f0, f1, … where one is missing, repeated or `row_kind`."""
+        """Names of the fields, or f0, f1, … for all columns if there are none, or if one is repeated or `row_kind`."""
         names = self.names if self.labels is None else self.labels
         if names is None or len({*names, "row_kind"}) <= len(names):
             return tuple(f"f{index}" for index in range(len(self.types)))
@@ -923,7 +923,7 @@ VALUE_SERIALIZER = "VALUE_SERIALIZER"
 
 
 class BackendStateType(StrEnum):
-    """`StateMetaInfoSnapshot.BackendStateType`: registry of a state; files store the index in this order."""
+    """`StateMetaInfoSnapshot.BackendStateType`: kind of a state in meta infos, which store the index in this order."""
 
     KEY_VALUE = "KEY_VALUE"
     OPERATOR = "OPERATOR"
@@ -933,7 +933,7 @@ class BackendStateType(StrEnum):
 
 
 class StateKind(StrEnum):
-    """Use of a state.
+    """Kind of a state.
 
     Keyed state has the names of Flink's `StateDescriptor.Type`, operator state those of `OperatorStateHandle.Mode`.
     The names for timers, for state that only its operator can read, and for network buffers are not Flink's.
@@ -970,8 +970,8 @@ class StateMetaInfo:
 
     Attributes:
         name: state name, unique in its backend.
-        backend_type: its registry.
-        options: pairs in the order of the file.
+        backend_type: kind of state in Flink's meta infos.
+        options: pairs of key and value in the order of the file.
         serializers: pairs of key and serializer in the order of the file.
     """
 
@@ -982,17 +982,17 @@ class StateMetaInfo:
 
     @property
     def state_type(self) -> StateKind | None:
-        """VALUE, LIST, REDUCING, AGGREGATING or MAP of keyed state; None of timers and operator state."""
+        """Kind of a keyed state (such as VALUE, LIST or MAP); None for timers and operator state."""
         return _find_kind(self.options, KEYED_STATE_TYPE, (*KEYED_KINDS, StateKind.FOLDING))
 
     @property
     def distribution_mode(self) -> StateKind | None:
-        """SPLIT_DISTRIBUTE, UNION or BROADCAST of operator state; None of keyed state."""
+        """SPLIT_DISTRIBUTE, UNION or BROADCAST for operator state; None for keyed state."""
         return _find_kind(self.options, DISTRIBUTION_MODE, OPERATOR_KINDS)
 
     @property
     def value_serializer(self) -> Serializer:
-        """Serializer of the value: of the whole list or map, of one element of timers and operator state."""
+        """Serializer of the value: the whole list or map of keyed state, an element of timers or operator state."""
         return self._serializer(VALUE_SERIALIZER)
 
     @property
@@ -1002,7 +1002,7 @@ class StateMetaInfo:
 
     @property
     def key_serializer(self) -> Serializer:
-        """Serializer of the keys of a broadcast state (that of keyed state is in the header of the file)."""
+        """Serializer of the keys of a broadcast state. That of keyed state is in the header of the file."""
         return self._serializer(KEY_SERIALIZER)
 
     @property

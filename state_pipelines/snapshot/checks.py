@@ -42,14 +42,14 @@ if TYPE_CHECKING:
     from state_pipelines.snapshot.snapshot import Operator
 
 _FIRST = 64 << 10
-"""Bytes of keys and values beyond the key groups of a handle that are looked at, on either side of each state."""
+"""Bytes of keys and values that are read for each state before and after the key groups of a handle."""
 
 
 def check_database_keys(operator: Operator) -> None:
-    """Check that the databases of an operator hold no key of other key groups than their handles.
+    """Check that the RocksDB databases of an operator hold no keys outside the key groups of their handles.
 
-    Tables whose bounds are inside the key groups are not read; of others, a few blocks are read. A database that
-    several subtasks share is checked against the key groups of all of them.
+    Tables whose bounds are inside the key groups are not read; a few blocks are read of each other table. A database
+    that several subtasks share is checked against the key groups of all of them.
 
     Raises:
         FormatError: a database holds such a key.
@@ -57,7 +57,7 @@ def check_database_keys(operator: Operator) -> None:
     """
     databases: dict[object, tuple[RocksFile, list[KeyGroupRange]]] = {}
     for identity, file, groups in _list_databases(operator):
-        # An empty range is refused elsewhere (`check_held_key_groups`).
+        # `check_held_key_groups` reports empty ranges.
         if groups.number:
             databases.setdefault(identity, (file, []))[1].append(groups)
     for file, ranges in databases.values():
@@ -83,7 +83,7 @@ def _check(operator: Operator, file: RocksFile, start: int, end: int) -> None:
 
 
 def _find_first(column_family: ColumnFamily, low: bytes, high: bytes | None) -> bytes | None:
-    """Return the first live key among the first entries of a range; None if these are all deleted, or it is empty."""
+    """Return the first live key in a range; None if the range is empty, or its first entries are all deleted."""
     files = find_files(column_family, low, high)
     if not files:
         return None
@@ -97,7 +97,7 @@ def _find_first(column_family: ColumnFamily, low: bytes, high: bytes | None) -> 
 def _list_databases(operator: Operator) -> Iterator[tuple[object, RocksFile, KeyGroupRange]]:
     """Yield for each handle an identifier of its database, the opened database, and the key groups of the handle."""
     handles = {each.index: each.managed_keyed_state for each in operator.metadata.subtasks}
-    # Files that cannot be opened are reported elsewhere.
+    # Other checks report files that cannot be opened.
     files, _ = operator.files.survey()
     for index, file in files:
         for handle, database in _pair(handles[index], file):
@@ -116,9 +116,9 @@ _GROUPS = {"input": "gate", "output": "partition"}
 
 
 def find_wrong_channels(subtask: SubtaskState) -> Iterator[str]:
-    """Yield what is wrong with the in-flight data of a subtask.
+    """Yield a message for each error in the handles of in-flight data of a subtask.
 
-    Each channel has one handle, or is once in a merged one (`ChannelStateCheckpointWriter.complete`).
+    Each channel must occur once, in a handle of its own or in a merged one (`ChannelStateCheckpointWriter.complete`).
     """
     for kind, handles in (("input", subtask.input_channel_state), ("output", subtask.result_subpartition_state)):
         known: set[ChannelInfo] = set()
@@ -137,10 +137,10 @@ class _Stream:
     """Bytes and buffers in a stream of in-flight data, according to all handles that name it.
 
     Attributes:
-        size: of the stream.
-        operator_id: of one operator that has a handle of the stream.
+        size: size of the stream in bytes.
+        operator_id: id of an operator that has a handle of the stream.
         named: bytes of all buffers that handles name.
-        offsets: of these buffers.
+        offsets: offsets of these buffers.
         twice: offsets that occur in two handles.
     """
 
@@ -152,10 +152,10 @@ class _Stream:
 
 
 def find_wrong_streams(metadata: CheckpointMetadata) -> Iterator[tuple[bytes, FormatError]]:
-    """Yield what is wrong with the streams of in-flight data, each with the id of an operator that has a handle of it.
+    """Yield an error for each stream of in-flight data whose handles do not name every byte once.
 
-    Channels of several subtasks and operators share a stream. It holds a version, and then nothing but their buffers
-    (`ChannelStateCheckpointWriter`), so that each is in one handle.
+    Each error comes with the id of an operator that has a handle of the stream. Channels of several subtasks and
+    operators share a stream, which holds a version and then only their buffers (`ChannelStateCheckpointWriter`).
     """
     streams: dict[str, _Stream] = {}
     for operator in metadata.operator_states:
@@ -181,10 +181,10 @@ def find_wrong_streams(metadata: CheckpointMetadata) -> Iterator[tuple[bytes, Fo
 
 
 def check_channels(snapshot: Snapshot) -> None:
-    """Refuse in-flight data that is listed twice or not at all.
+    """Check that handles list all in-flight data exactly once.
 
     Raises:
-        FormatError: there is such data.
+        FormatError: in-flight data are listed twice or not at all.
     """
     for operator in snapshot.operators:
         for subtask in operator.metadata.subtasks:
@@ -233,10 +233,10 @@ def check_declared_names(*snapshots: Snapshot) -> list[str]:
 
 
 def _find_operators(what: str, name: str, snapshots: Sequence[Snapshot]) -> list[Operator]:
-    """Find an operator in some snapshots.
+    """Return the operator with this name in each snapshot that has it.
 
     Raises:
-        UsageError: none has it.
+        UsageError: no snapshot has the operator; `what` is declared for it.
     """
     wanted = find_operator_id(name)
     found = [each for snapshot in snapshots if (each := snapshot.get_operator(wanted)) is not None]
@@ -252,7 +252,7 @@ def _find_operators(what: str, name: str, snapshots: Sequence[Snapshot]) -> list
 def _check_states(name: str, types: Iterable[str], operators: Sequence[Operator]) -> None:
     surveys = [operator.survey() for operator in operators]
     if any(each.failures for each in surveys):
-        # The state may be in a file that cannot be read.
+        # A state that is not found may be in a file that cannot be read, so nothing can be said.
         return
     states = [state for each in surveys for state in each.states if python_name(state.info)]
     known = {each for state in states for each in (state.name, state.python_name)}
@@ -290,7 +290,7 @@ def _find_unused_classes(declared: Declarations, snapshots: Sequence[Snapshot]) 
 
 
 def _find_unused_plans(snapshots: Sequence[Snapshot]) -> Iterator[str]:
-    """Yield notes about plans that name no operator, and about states that a plan does not fit."""
+    """Yield notes about declared plans that have no operator of the snapshots, or do not fit one of the states."""
     planned = snapshots[0].planned
     if planned and not any(each.operator_id in planned for one in snapshots for each in one.metadata.operator_states):
         yield (
@@ -315,7 +315,7 @@ def _list_classes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _list_named(serializer: Serializer) -> Iterator[str]:
-    """Yield the snapshot classes of a serializer, and the classes that its Kryo serializers name."""
+    """Yield the snapshot classes of a serializer and its nested ones, and the classes in Kryo serializers."""
     for node in walk(serializer):
         yield node.snapshot_class
         if isinstance(node, Kryo):
@@ -325,17 +325,17 @@ def _list_named(serializer: Serializer) -> Iterator[str]:
 
 
 LARGEST_DECODED = 64 << 20
-"""Bytes of a file up to which its elements are decoded; of larger ones only `verify` tells whether some are missing."""
+"""Maximum bytes of a file whose elements are decoded here; for larger files, only `verify` finds missing elements."""
 
 
 def check_elements(operator: Operator) -> list[str]:
     """Check that the handles of an operator name every element of list state once.
 
     Returns:
-        Notes about states with bytes left over between an element and the next one, as if elements were missing.
+        Notes about states with bytes between an element and the next one, which may be elements missing in the handles.
 
     Raises:
-        FormatError: as of `check_offsets`.
+        FormatError: as for `check_offsets`.
         StateError: a file cannot be read.
     """
     check_offsets(operator)
@@ -356,14 +356,14 @@ def check_offsets(operator: Operator) -> None:
     """Check that the offsets in handles of operator state fit their files, of which only the headers are read.
 
     Raises:
-        FormatError: they do not fit (see `operatorstate`).
+        FormatError: the offsets do not fit (see `operatorstate`).
         StateError: a file cannot be read.
     """
     check_subtasks(operator.metadata, str(operator.snapshot.location.metadata))
     states, failures = survey_operator(operator)
     for failure in failures:
         if not isinstance(failure.error, UnsupportedError):
-            # State in an unsupported format is copied as it is.
+            # State in an unsupported format is no error here, since it is copied as it is.
             raise failure.error
     for state in states:
         assert isinstance(state, NonKeyedState)
@@ -373,13 +373,13 @@ def check_offsets(operator: Operator) -> None:
 
 
 def _find_states(operator: Operator) -> list[NonKeyedState]:
-    """Find the states that can be read; others are copied as they are, or refused elsewhere."""
+    """Return the list and broadcast states of an operator that can be read; failures are ignored here."""
     return [state for state in survey_operator(operator)[0] if isinstance(state, NonKeyedState)]
 
 
 def _find_problem(state: NonKeyedState, subtask_state: NonKeyedSubtaskState) -> FormatError | None:
-    """Return the error of list elements that leave bytes over, if any."""
-    # Not for broadcast state: every subtask has a copy, and any copy is enough.
+    """Return the error if elements of a subtask's list leave bytes over that no handle names, else None."""
+    # Broadcast state is not checked: every subtask has a copy, and one copy is enough.
     if not subtask_state.unread.header.has_list(subtask_state.info.name):
         return None
     if subtask_state.unread.stream.size > LARGEST_DECODED:

@@ -68,7 +68,8 @@ class Declarations:
     @property
     def messages(self) -> MessageTypes | None:
         """Declared messages of Protobuf and Thrift, and data of Kryo serializers; None without any."""
-        # All of them: only the snapshot shows whether a declared class is a serializer snapshot or written by Kryo.
+        # All declared layouts are given to Kryo as well, because only a snapshot shows whether a declared class is a
+        # serializer snapshot or a class that Kryo writes.
         layouts = tuple(
             (each.snapshot_class, each.layout)
             for each in self.serializers
@@ -79,7 +80,7 @@ class Declarations:
         return MessageTypes(self.protos, self.thrifts, layouts)
 
     def of_operator(self, old: bytes, new: bytes) -> Declarations:
-        """The declarations about operator `old` alone, under the operator id `new`."""
+        """Return only the declarations about the operator with the id `old`, as declarations about the id `new`."""
         selected: dict[str, Any] = {}
         for name, mapping in self._per_operator():
             values = [value for operator, value in mapping.items() if find_operator_id(operator) == old]
@@ -108,15 +109,15 @@ class Declarations:
 
 @dataclass(frozen=True)
 class DeclarationKind:
-    """A kind of declaration, given as text.
+    """A kind of declarations, which users give as texts.
 
     Attributes:
-        name: the field of `Declarations`.
-        flag: option of the command line; repeatable, one text each.
-        metavar: form of one text.
-        help: one sentence for `--help`.
-        parse: turns the texts into the value of the field.
-        separator: between texts where only one string can be given (Spark options, environment variables).
+        name: name of the field of `Declarations`.
+        flag: option of the command line, which takes one text and can be repeated.
+        metavar: format of a text, such as `OPERATOR=TYPE`.
+        help: sentence for `--help`.
+        parse: parses the texts to the value of the field.
+        separator: separator of texts in Spark options and environment variables, where all are one string.
     """
 
     name: str
@@ -138,7 +139,7 @@ class DeclarationKind:
         return f"STATE_PIPELINES_{self.name.upper()}"
 
     def split(self, text: str) -> tuple[str, ...]:
-        """Split one string into texts."""
+        """Split the value of a Spark option or environment variable into texts."""
         return tuple(stripped for each in text.split(self.separator) if (stripped := each.strip()))
 
 
@@ -155,19 +156,19 @@ def declare(texts: Mapping[str, Iterable[str]]) -> Declarations:
 
 
 def parse_key_serializers(texts: Iterable[str]) -> dict[str, Serializer]:
-    """Parse `OPERATOR=TYPE` texts; types in the readable form of `inspect`.
+    """Parse `OPERATOR=TYPE` texts, with types as `inspect` prints them.
 
     Raises:
-        UsageError: a text has another form, or the type is not known.
+        UsageError: a text is not `OPERATOR=TYPE`, or the type is not known.
     """
     return {operator: parse(described) for operator, described in _split(texts, "OPERATOR=TYPE", "orders=String")}
 
 
 def parse_connectors(texts: Iterable[str]) -> dict[str, str]:
-    """Parse `OPERATOR=NAME` texts; names as `inspect` shows them.
+    """Parse `OPERATOR=NAME` texts, with names of connectors as `inspect` prints them.
 
     Raises:
-        UsageError: a text has another form, or names a connector that is not known.
+        UsageError: a text is not `OPERATOR=NAME`, or names a connector that is not known.
     """
     chosen = dict(_split(texts, "OPERATOR=NAME", "order-source=kafka"))
     known = sorted({codec.connector for codec in list_codecs()})
@@ -178,10 +179,10 @@ def parse_connectors(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_uids(texts: Iterable[str]) -> tuple[str, ...]:
-    """Take uids as they are.
+    """Return the given uids unchanged.
 
     Raises:
-        UsageError: one is empty, or begins or ends with a blank: no operator is called so.
+        UsageError: a uid is empty, or begins or ends with a blank, which no uid does.
     """
     uids = tuple(texts)
     for uid in uids:
@@ -280,7 +281,7 @@ def parse_plans(texts: Iterable[str]) -> tuple[Plan, ...]:
     for text in (each for each in given if not each.endswith(_JAR)):
         plan = compile_script(text, jars=jars).plan if text.endswith(".sql") else load_plan(text)
         with at(file=text):
-            # Called here so that the error of a damaged node names the file.
+            # This only checks the plan: the error of a damaged node then names the file.
             list_operators(plan)
         found.append(plan)
     return tuple(found)
@@ -295,7 +296,7 @@ def parse_serializers(texts: Iterable[str]) -> tuple[DeclaredSerializer, ...]:
     """Parse `CLASS=LAYOUT` and `CLASS(BODY)=LAYOUT` texts (see `serializers.snapshot_classes`, `codecs.layout`).
 
     Raises:
-        UsageError: a text has another form, its class is declared twice or is read already.
+        UsageError: a text has another format, or its class is declared twice or needs no declaration.
     """
     found: dict[str, DeclaredSerializer] = {}
     for text in texts:

@@ -67,12 +67,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StateStatistics:
-    """Amount of a state.
+    """Number and size of the entries of a state.
 
     Attributes:
-        entries: records of keyed state (of a map: its entries), elements of a list state, pairs of a broadcast state.
-        bytes: their size without framing.
-        entries_by_key_group: of keyed state; empty key groups are left out.
+        entries: number of records of keyed state (map state: of map entries), elements of a list state, or pairs of a
+            broadcast state.
+        bytes: size of the entries without framing.
+        entries_by_key_group: entries of each key group that has any; keyed state only.
     """
 
     entries: int
@@ -89,7 +90,7 @@ class StateOfSubtask(Protocol):
 
 
 WINDOW = 8 << 20
-"""Bytes of raw keyed state in one batch; a key group that has more makes a batch of its own."""
+"""Bytes of raw keyed state in one batch; a larger key group is a separate batch."""
 
 SUBTASK_FIELD = pa.field("subtask", pa.int32(), False)
 BYTES_FIELDS = (pa.field("value_bytes", pa.binary(), False), pa.field("reason", pa.string(), False))
@@ -104,8 +105,8 @@ class RawKeyedSubtaskState:
         subtask: index of the subtask.
         stream: the stream of the handle.
         key_groups: range of the handle.
-        sections: of the key groups that have one, ascending by position.
-        reason: why the bytes are not timers that can be read.
+        sections: sections of the key groups that have one, ascending by position.
+        reason: reason why the bytes cannot be read as timers.
     """
 
     subtask: int
@@ -115,7 +116,7 @@ class RawKeyedSubtaskState:
     reason: str
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """A row per key group."""
+        """Yield the bytes of the key groups, one row per key group."""
         for sections in group_sections(self.sections, WINDOW):
             number = len(sections)
             columns = [
@@ -132,7 +133,7 @@ class RawKeyedSubtaskState:
         return StateStatistics(len(sizes), sum(sizes), {section.key_group: 1 for section in self.sections})
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[RawKeyedSubtaskState]:
-        """The same state in ranges of about `size` bytes, of some key groups."""
+        """Yield the state in several objects with about `size` bytes each; with `key_groups`, only these key groups."""
         for sections in group_sections(select_sections(self.sections, key_groups), size):
             yield replace(self, sections=sections)
 
@@ -142,7 +143,7 @@ _LONG_HEADER = 1 << 20
 
 
 _BEGINNING = 1 << 16
-"""Bytes of a file that are read with its header at most, in order to tell its format."""
+"""Maximum bytes of a file, from its start, that are read together with its header to recognize its format."""
 
 Result = TypeVar("Result")
 
@@ -152,12 +153,12 @@ class HandleReader:
 
     Args:
         directory: the exclusive directory.
-        path_mapping: where directories that absolute handles name are now.
-        declared: snapshot classes that the user declares.
-        header_ends: smallest offset of a section or element in each stream that several handles share.
+        path_mapping: current locations of directories that absolute handles name.
+        declared: the user's declarations of serializer snapshot classes.
+        header_ends: for streams that several handles share, the smallest offset of a section or element.
         first_bases: materialized handles of changelog state that begin with key group 0.
-        operator_handles: handles of operator state, of which several may name elements of one stream.
-        copies: by URL of a file, a copy that is read instead; errors still name the file.
+        operator_handles: all handles of operator state; several of them may name elements of one stream.
+        copies: URL of a file -> copy that is read instead of it. Errors name the original file.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class HandleReader:
         self._operator_states: dict[OperatorStateHandle, UnreadOperatorState] = {}
 
     def open_stream(self, handle: StreamStateHandle) -> StateStream:
-        """The bytes of a handle."""
+        """Return the stream of a handle, or of the copy of its file."""
         stream = open_stream(handle, self.directory, self.path_mapping)
         copy = self.copies.get(stream.location.url) if self.copies and stream.location is not None else None
         return stream if copy is None else replace(stream, location=copy)
@@ -197,13 +198,13 @@ class HandleReader:
         *,
         narrowed: bool = False,
     ) -> KeyedFile | None:
-        """The managed keyed state of a handle; None when there is none.
+        """Open the managed keyed state of a handle; None if the handle is None.
 
         Args:
             handle: the handle.
-            context: of the operator, by which records are found.
-            key_serializer: key serializer that the caller knows, for changelog state that does not name one.
-            narrowed: after a rescale, the handle may name only some of the key groups in its stream.
+            context: properties of the operator that are needed to find records.
+            key_serializer: key serializer for changelog state that does not name one, if the caller knows it.
+            narrowed: the handle may name only some of the key groups in its stream, as after a rescale.
 
         Raises:
             UnsupportedError: the handle holds changes without the state that they change.
@@ -222,7 +223,7 @@ class HandleReader:
                 )
             case IncrementalRemoteKeyedStateHandle():
                 files = (*handle.shared_state, *handle.private_state)
-                # Options and logs of a database are never read, so that it does not matter where they are.
+                # Options and logs of a database are never read, so it does not matter if they are out of reach.
                 read = (each for each in files if is_database_file(each.local_path))
                 tables = {each.local_path: self.open_stream(each.handle) for each in read}
                 meta = self.open_stream(handle.meta_data_state)
@@ -245,10 +246,10 @@ class HandleReader:
     def open_side_by_side(
         self, handles: Iterable[tuple[KeyedStateHandle | None, RecordContext, Serializer | None]]
     ) -> list[KeyedFile | StateError | None]:
-        """Open many keyed files (see `open_keyed`), several at a time where the storage takes long to answer.
+        """Open many keyed files (see `open_keyed`), several at a time if the storage is not local.
 
-        The header of every subtask is read, since each lists the states of its own subtask. The result for a file that
-        cannot be opened is the error.
+        The headers of all subtasks are read, since each header lists the states of its own subtask. For a file that
+        cannot be opened, the result contains the error.
         """
         return attempt_together([partial(self.open_keyed, *each) for each in handles], self.directory)
 
@@ -258,11 +259,11 @@ class HandleReader:
         return [each for each in opened if not isinstance(each, StateError)]
 
     def open_raw_keyed(self, handle: KeyedStateHandle | None, context: RecordContext) -> KeyedFile | None:
-        """The timers in raw keyed state; None when there are none.
+        """Open the timers in raw keyed state; None if there are none.
 
         Raises:
             NotTimersError: the state is not timers.
-            UnsupportedError: the timers are in a form of releases before 1.8, or a type of theirs has no layout.
+            UnsupportedError: the timers are in a format before 1.8, or the key or namespace has no layout.
             FormatError: the timers are damaged.
         """
         if handle is None:
@@ -274,7 +275,7 @@ class HandleReader:
     def open_all_raw_keyed(
         self, handles: Sequence[KeyedStateHandle | None], context: RecordContext
     ) -> list[KeyedFile | StateError | None]:
-        """Open files of raw keyed state (see `open_raw_keyed`), several at a time; one that fails is its error."""
+        """Open files of raw keyed state (see `open_raw_keyed`), several at a time; a failed file is its error."""
         return attempt_together([partial(self.open_raw_keyed, each, context) for each in handles], self.directory)
 
     def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedSubtaskState:
@@ -293,7 +294,7 @@ class HandleReader:
     def open_key_groups(
         self, handle: KeyedStateHandle | None, subtask: int, reason: str
     ) -> RawKeyedSubtaskState | None:
-        """Open managed keyed state as bytes, a section per key group; None where the handle has no offsets."""
+        """Open managed keyed state as bytes, one section per key group; None if the handle has no offsets."""
         if not isinstance(handle, _SectionHandle):
             return None
         stream = self.open_stream(handle.delegate)
@@ -330,23 +331,24 @@ class HandleReader:
 
     @cached_property
     def _shared_elements(self) -> dict[object, tuple[OperatorStateMetaInfo, ...]]:
-        """The states of all handles over each stream of operator state that has several."""
+        """By stream of operator state that several handles name: the states in all these handles."""
         named: dict[object, list[OperatorStateHandle]] = {}
         for handle in self.operator_handles:
             named.setdefault(_find_name(handle.delegate), []).append(handle)
         found: dict[object, list[OperatorStateHandle]] = {}
-        # Locating is slow: only the few handles with equal file names may share a stream.
+        # Only handles with equal file names may name the same stream; only these few are located, which is slow.
         for handle in (each for same in named.values() if len(same) > 1 for each in same):
             with suppress(StateError):
-                # A handle that cannot be located is reported when it is read.
+                # The error of a handle that cannot be located is raised when its state is read.
                 found.setdefault(_identify(self.open_stream(handle.delegate)), []).append(handle)
         return {key: _join_states(handles) for key, handles in found.items() if len(handles) > 1}
 
     def _open_base(self, handle: KeyedStateHandle, context: RecordContext) -> KeyedFile | None:
-        """Open a materialized handle of changelog state; its stream may hold key groups that no handle names any more.
+        """Open a materialized handle of changelog state, which may name only some of the key groups in its stream.
 
-        Subtasks materialize at different times. So after a change of parallelism, some handles still name some key
-        groups in an older stream. A header with unreadable snapshots is read as a whole if its end can be found.
+        Subtasks materialize at different times. So after a change of parallelism, some handles still name key groups in
+        older streams, whose other key groups no handle names any more. If the header has serializer snapshots without
+        a reader, it is read again with its end, if that can be found.
         """
         try:
             file = self.open_keyed(handle, context, narrowed=True)
@@ -367,8 +369,8 @@ class HandleReader:
     def _find_base_header_end(self, handle: _SectionHandle) -> int:
         """Find the end of the header in the stream of a materialized handle; 0 if it cannot be found.
 
-        The section of key group 0 directly follows the header, so that handles with key group 0 give the end of theirs.
-        If the stream begins with the same bytes as one of these headers, its header is the same.
+        In a stream whose handle names key group 0, the section of that key group directly follows the header, whose end
+        is therefore known. If the stream here begins with the same bytes as such a header, its header ends there, too.
         """
         stream = self.open_stream(handle.delegate)
         for first in self.first_bases:
@@ -387,13 +389,13 @@ class HandleReader:
 def _join_states(handles: Sequence[OperatorStateHandle]) -> tuple[OperatorStateMetaInfo, ...]:
     states = [state for handle in handles for state in handle.states]
     lists = (each for each in states if each.mode is not OperatorStateMode.BROADCAST)
-    # Handles of thousands of subtasks may name the same copy of a broadcast state.
+    # Duplicates are removed, since thousands of handles may name the same copy of a broadcast state.
     copies = dict.fromkeys(each for each in states if each.mode is OperatorStateMode.BROADCAST)
     return (*lists, *copies)
 
 
 def _find_name(handle: StreamStateHandle) -> object:
-    """A key that is the same for handles that may name the same bytes of a file."""
+    """Return a key that is equal for all handles that may name the same bytes of a file."""
     if isinstance(handle, RelativeFileStateHandle):
         return handle.relative_path.rpartition("/")[2], 0
     if isinstance(handle, FileStateHandle | SegmentFileStateHandle):
@@ -402,7 +404,7 @@ def _find_name(handle: StreamStateHandle) -> object:
 
 
 def _identify(stream: StateStream) -> object:
-    """A key that is the same for the same bytes of a file, however a handle names it."""
+    """Return a key that is equal for all streams of the same bytes of a file, however their handles name it."""
     return stream if stream.location is None else (stream.location.url, stream.start)
 
 
@@ -410,7 +412,10 @@ _SectionHandle: TypeAlias = KeyGroupsStateHandle | KeyGroupsSavepointStateHandle
 
 
 def find_header_ends(metadata: CheckpointMetadata) -> dict[StreamStateHandle, int]:
-    """The smallest offset in each stream that handles of several subtasks share, as they do after a rescale."""
+    """Return the smallest offset of a section or element in each stream that several handles share.
+
+    Handles share streams after a rescale. The header of a stream ends there at the latest.
+    """
     found: dict[StreamStateHandle, list[int]] = {}
     for operator in metadata.operator_states:
         for subtask in operator.subtasks:
@@ -426,14 +431,14 @@ def find_header_ends(metadata: CheckpointMetadata) -> dict[StreamStateHandle, in
 
 
 def list_operator_handles(metadata: CheckpointMetadata) -> tuple[OperatorStateHandle, ...]:
-    """The handles of managed operator state of all subtasks."""
+    """Return the handles of managed operator state of all subtasks."""
     subtasks = (subtask for operator in metadata.operator_states for subtask in operator.subtasks)
     handles = (each.managed_operator_state for each in subtasks)
     return tuple(each for each in handles if each and not isinstance(each.delegate, EmptySegmentFileStateHandle))
 
 
 def find_first_bases(metadata: CheckpointMetadata) -> tuple[_SectionHandle, ...]:
-    """The materialized handles of changelog state that begin with key group 0 and have any section."""
+    """Return the materialized handles of changelog state that begin with key group 0 and have at least one section."""
     handles = (subtask.managed_keyed_state for each in metadata.operator_states for subtask in each.subtasks)
     bases = (
         base for handle in handles if isinstance(handle, ChangelogStateBackendHandle) for base in find_bases(handle)
@@ -446,7 +451,7 @@ def find_first_bases(metadata: CheckpointMetadata) -> tuple[_SectionHandle, ...]
 
 
 def _find_first_offset(handle: _SectionHandle) -> int:
-    """The smallest offset of a section; 0 when there is none."""
+    """Return the smallest offset of a section of a handle; 0 if it has no section."""
     return min((offset for offset in handle.offsets if offset > 0), default=0)
 
 
@@ -461,8 +466,8 @@ def _open_sections(
 ) -> CanonicalFile | HeapFile:
     """Open a stream of key-group sections.
 
-    Other sections may be stored between the header and the sections that the handle names: `rescale` gives one file to
-    several subtasks. The size in such a handle is the end of its own last section.
+    Sections of other subtasks may be stored between the header and the sections that the handle names, because
+    `rescale` gives one file to several subtasks. The size in such a handle is the end of its own last section.
     """
     first = min((offset for offset in handle.offsets if offset > 0), default=0)
     if not narrowed and first <= _LONG_HEADER and not 0 < reading.end < first:
@@ -476,7 +481,7 @@ def _open_sections(
 
 
 def _leaves_out_sections(stream: StateStream, offsets: Sequence[int], reading: HeaderReading) -> bool:
-    """Whether a stream holds more than a header before the first of the sections that `offsets` names."""
+    """Return whether a stream has more than a header before the first of the sections at `offsets`."""
     first = min((offset for offset in offsets if 0 < offset <= stream.size), default=0)
     try:
         return first > 0 and 0 < read_first_header(stream, first, reading)[1] < first
@@ -487,13 +492,13 @@ def _leaves_out_sections(stream: StateStream, offsets: Sequence[int], reading: H
 def _is_heap_native(
     stream: StateStream, handle: KeyGroupsStateHandle, reading: HeaderReading, *, narrowed: bool
 ) -> tuple[bool, HeaderReading]:
-    """Distinguish the native format of the heap backend from the canonical one, which uses the same class of handle.
+    """Distinguish the native format of the heap backend from the canonical format, which has the same class of handles.
 
-    A native section begins with its key group as i32. In a canonical section, these bytes would be state 0 and a first
-    key of at least 64 KiB times the key group. Only key group 0 is ambiguous: its section is parsed as a whole.
+    A native section begins with its key group as i32. In a canonical section, these bytes would mean state 0 and a
+    first key of at least 64 KiB times the key group. Only key group 0 is ambiguous: its section is parsed as a whole.
 
     Returns:
-        Whether it is the native format, and `reading` with what has been read of the stream.
+        (whether the stream has the native format, `reading` with the bytes that have been read of the stream).
     """
     present = [(group, offset) for offset, group in zip(handle.offsets, handle.key_groups, strict=True) if offset]
     if not present:
@@ -501,7 +506,7 @@ def _is_heap_native(
     first, start = min(present, key=lambda each: each[1])
     end = min((offset for _, offset in present if offset > start), default=stream.size)
     if 0 < start < stream.size and start + 4 <= _BEGINNING and end - start < first << 16:
-        # The section is too short for such a key, so that 4 bytes decide; one request reads them with the header.
+        # The section is too short for such a key, so the first 4 bytes decide. They are read together with the header.
         beginning = reading.read(stream, min(start + 4, stream.size))
         return beginning[start:] == first.to_bytes(4, "big"), replace(reading, beginning=beginning)
     return _is_heap_section(stream, handle, max(present), reading, narrowed=narrowed), reading
@@ -521,7 +526,7 @@ def _is_heap_section(
     one, two = (RecordContext(max_parallelism, LayoutContext()) for max_parallelism in (1, MAX_PARALLELISM))
     file = open_canonical(stream, handle.key_groups, handle.offsets, one, narrowed=narrowed, reading=reading)
     if file.header.compressed:
-        # Canonical sections are snappy streams as a whole; native ones begin with the bare key group.
+        # Canonical sections are compressed as a whole; native sections begin with the uncompressed key group.
         return read_stream_range(stream, offset, min(offset + 4, stream.size)) == bytes(4)
     for context in (one, two):
         try:

@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class KeyedSubtaskState:
-    """The state of one subtask.
+    """A keyed state in one subtask.
 
     Attributes:
         subtask: index of the subtask.
-        file: the file that holds the state, opened for showing records (`RecordContext.by_block` is set).
-        state_id: position in the header of the file.
+        file: the file that holds the state, opened to show records (`RecordContext.by_block` is set).
+        state_id: index of the state in the header of the file.
     """
 
     subtask: int
@@ -68,11 +68,11 @@ class KeyedSubtaskState:
     state_id: int
 
     def narrow(self, table: KeyedTable) -> KeyedSubtaskState:
-        """The same state, in the range of the file in which records for a table may be (see `KeyedTable.narrow`)."""
+        """Return the state limited to the range of the file that may hold records for a table (`KeyedTable.narrow`)."""
         return replace(self, file=table.narrow(self.file))
 
     def records(self, key_groups: KeyGroupRange | None = None) -> Iterator[KeyedRecords]:
-        """The records of the subtask, a window at a time."""
+        """Yield the records of the state in this subtask, a window at a time."""
         for _, records in self.file.scan([self.state_id], key_groups):
             yield records
 
@@ -80,12 +80,12 @@ class KeyedSubtaskState:
 def read_states(
     states: Sequence[KeyedState], options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Rows of several states of one operator, each file read once: the name of a state, and a batch of its rows.
+    """Yield the rows of several states of one operator as (name of the state, batch of rows); each file is read once.
 
     Args:
         states: the states.
-        options: which columns; default all.
-        key_groups: only these.
+        options: selection of columns; by default all.
+        key_groups: key groups to read; by default all.
 
     Raises:
         StateError: a state cannot be read.
@@ -156,8 +156,8 @@ def _make_statistics(groups: npt.NDArray[np.int64], size: int) -> StateStatistic
 
 
 def group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedSubtaskState, KeyedState]]]:
-    """Group states of one operator by file: for each file, the subtask states that it holds, with their states."""
-    # Grouped by object identity, which is the cheapest.
+    """Group the subtask states of several states of one operator by file; each comes with its state."""
+    # Grouped by object identity, because hashing the files would take longer.
     files: dict[int, list[tuple[KeyedSubtaskState, KeyedState]]] = {}
     for state in states:
         for subtask_state in state.subtask_states:
@@ -166,7 +166,9 @@ def group_by_file(states: Sequence[KeyedState]) -> list[list[tuple[KeyedSubtaskS
 
 
 def hold_states(states: Sequence[KeyedState]) -> list[KeyedState]:
-    """Prepare keyed states of one operator for being read one after the other: small files are read into memory once.
+    """Prepare keyed states of one operator for reading them one after the other.
+
+    Files on remote storage are read into memory once, unless the keyed state of the operator is larger than `KEPT`.
 
     Raises:
         StorageError: the storage fails.
@@ -213,7 +215,7 @@ class KeyedState(State):
         """The meta info as the first subtask wrote it, without declared types."""
         return self.subtask_states[0].file.header.states[self.subtask_states[0].state_id]
 
-    # Not from `info`: finding the types in it may read records, which the name does not need.
+    # The name is taken from `stored_info`, because `info` may read records to find declared types.
     @property
     def name(self) -> str:  # noqa: D102
         return self.stored_info.name
@@ -236,7 +238,7 @@ class KeyedState(State):
 
     @cached_property
     def _declared(self) -> PythonDeclaration | None:
-        """The declared type of a state of a Python function, with its kind; None when no type is declared."""
+        """The declared type and kind of a state of a Python function; None if no type is declared."""
         types = self.operator.snapshot.python_types.get(self.operator.metadata.operator_id)
         declared = find_declaration(self.stored_info, types)
         return None if declared is None else find_kind(self.stored_info, declared, self._sample_arrays())
@@ -255,7 +257,7 @@ class KeyedState(State):
         return guess_type(self.stored_info, list(self._sample_arrays()))
 
     def _sample_arrays(self) -> Iterator[Sequence[bytes]]:
-        """The arrays of the first records of each subtask."""
+        """Yield the byte arrays in the first records of each subtask, from which types are guessed."""
         with at(operator=self.operator.label, state=self.name):
             for subtask_state in self.subtask_states:
                 info = subtask_state.file.header.states[subtask_state.state_id]
@@ -285,7 +287,7 @@ class KeyedState(State):
 
     @property
     def value_serializer(self) -> Serializer:
-        """Serializer of the values; of the element if Java stores a list for a single value of a Python function."""
+        """Serializer of the values; of the element where Java stores a single value of a Python function as a list."""
         return self._choose_value(self.info)
 
     def _choose_value(self, info: StateMetaInfo) -> Serializer:
@@ -294,7 +296,7 @@ class KeyedState(State):
         )
 
     def find_subtask_serializers(self, subtask_state: KeyedSubtaskState) -> tuple[Serializer, Serializer, Serializer]:
-        """Return the serializers of key, namespace and value of a subtask; of timers the last two are the timer's."""
+        """Return the serializers of key, namespace and value of a subtask; for timers, the last two are the timer's."""
         header = subtask_state.file.header
         info = self._declare(header.states[subtask_state.state_id])
         value = self._choose_value(info)
@@ -315,7 +317,7 @@ class KeyedState(State):
         return self.derive_layout(self.operator.snapshot.layout_context)
 
     def derive_layout(self, context: LayoutContext) -> KeyedLayout:
-        """Derive the layouts of the records in another context than the snapshot's; errors as of `layout`."""
+        """Derive the layouts of the records in another context than that of the snapshot; errors as for `layout`."""
         operator = self.operator
         found: dict[KeyedLayout, int] = {}
         with at(operator=operator.label, state=self.name):
@@ -329,7 +331,7 @@ class KeyedState(State):
                 found.setdefault(layout, subtask_state.subtask)
             if len(found) > 1:
                 _require_known(header for _, header in self._distinct_headers())
-                # Subtasks that have not touched the state since a schema change keep its old serializer.
+                # A subtask that has not accessed the state since a schema change still has the old serializer.
                 raise UnsupportedError(
                     f"subtasks {' and '.join(map(str, found.values()))} hold the state with different serializers",
                     hint="Let the job touch every key once, then take a new snapshot",
@@ -337,7 +339,10 @@ class KeyedState(State):
         return next(iter(found))
 
     def _distinct_headers(self) -> list[tuple[KeyedSubtaskState, KeyedHeader]]:
-        """The headers, each with the first subtask that has it; most share one object (see `parse_header`)."""
+        """Return the different headers, each with the first subtask that has it.
+
+        Equal headers are mostly one object (see `parse_header`), so they are compared by identity.
+        """
         found: dict[tuple[int, int], tuple[KeyedSubtaskState, KeyedHeader]] = {}
         for subtask_state in self.subtask_states:
             header = subtask_state.file.header
@@ -345,7 +350,7 @@ class KeyedState(State):
         return list(found.values())
 
     def find_subtask_layout(self, subtask_state: KeyedSubtaskState) -> tuple[KeyedLayout | None, str]:
-        """The layouts of the records of one subtask, or why there are none."""
+        """Return the layouts of the records of one subtask and an empty text, or None and the reason."""
         header, operator = subtask_state.file.header, self.operator
         info, layouts = self._declare(header.states[subtask_state.state_id]), operator.snapshot.layout_context
         try:
@@ -358,7 +363,7 @@ class KeyedState(State):
         return layout, ""
 
     def find_layout(self) -> tuple[KeyedLayout | None, str]:
-        """The layouts of the records, or why there are none."""
+        """Return the layouts of the records and an empty text, or None and the reason."""
         try:
             layout = self.layout
         except UnsupportedError as error:
@@ -369,7 +374,10 @@ class KeyedState(State):
 
     @cached_property
     def comes_by_key_group(self) -> bool:
-        """Whether the entries of a key group are one record: heap entries without a reader have no known ends."""
+        """Whether all entries of a key group are shown as one record.
+
+        That is so for entries of the heap backend that cannot be decoded, because their ends are not known.
+        """
         if not any(subtask_state.file.lacks_lengths for subtask_state in self.subtask_states):
             return False
         try:
@@ -395,7 +403,7 @@ class KeyedState(State):
         if layout is not None:
             return StateLayout(self.name, self.kind, layout.key, layout.value, layout.ttl, label=self.label)
         if self.kind == StateKind.TIMER or len(keys := self._key_layouts()) > 1:
-            # Raises the error of `layout`: the table needs comparable keys.
+            # `layout` raises its error here: the table of all states needs keys of one layout.
             return StateLayout(self.name, self.kind, self.layout.key, None)
         fields = next(iter(keys)).fields
         if self.kind == StateKind.MAP:
@@ -403,7 +411,7 @@ class KeyedState(State):
         return StateLayout(self.name, self.kind, lay.Struct(fields), None, reason=reason, label=self.label)
 
     def _key_layouts(self) -> set[lay.Struct]:
-        """Layouts of key and namespace, whatever the values are."""
+        """Return the layouts of key and namespace in the different headers, even if the values have no layout."""
         found = set()
         with at(operator=self.operator.label, state=self.name):
             for subtask_state, header in self._distinct_headers():
@@ -415,7 +423,7 @@ class KeyedState(State):
         return found
 
     def make_table(self, options: TableOptions | None = None) -> KeyedTable:
-        """The table that turns records of the state into batches."""
+        """Return the table that converts records of the state to batches."""
         layout, reason = self.find_layout()
         with at(operator=self.operator.label, state=self.name):
             return KeyedTable(layout, options or TableOptions(), reason)

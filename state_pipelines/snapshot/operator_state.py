@@ -99,22 +99,22 @@ class Detected:
         return pa.field(CONNECTOR_COLUMN, pa.string(), False), pa.field(SPLIT_COLUMN, split)
 
     def cut(self, first: int, number: int) -> Detected:
-        """Return the part of the result for `number` elements from element `first` on."""
+        """Return the result for only `number` elements from element `first` on."""
         if self.state is None:
             return self
-        # Tables need only the rows, not the decoded values.
+        # The values are dropped, since tables need only the rows.
         return replace(self, state=replace(self.state, values=(), rows=self.state.rows[first : first + number]))
 
     def spread(self, first: int, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], pa.Array]:
-        """Rows for some elements, one per split; an element that holds none has one row without a split.
+        """Return the table rows for some elements: one row per split, or one row without a split if it has none.
 
         Args:
-            first: position of the first element among those of all subtasks.
-            number: of elements.
+            first: position of the first element among the elements of all subtasks.
+            number: number of elements.
 
         Returns:
-            (i64[n] position of the element, counted from `first`; whether the row is the first of its element; the
-            splits).
+            (i64[n], position of each row's element, counted from `first`; bool[n], the row is the first of its element;
+            array of n splits).
         """
         assert self.state is not None
         rows = self.state.rows[first : first + number]
@@ -140,13 +140,13 @@ def find_connector(
 
     Args:
         state_name: name of the state.
-        serializers: of the elements, one per subtask.
-        elements: of all subtasks.
-        context: what layouts depend on beyond serializers.
-        chosen: the connector that the caller names, where several fit.
+        serializers: serializers of the elements, one per subtask.
+        elements: elements of all subtasks.
+        context: properties other than serializers on which layouts depend.
+        chosen: the connector that the user has declared, for the case that several fit.
 
     Raises:
-        UsageError: several fit, and the one that the caller names is not among them.
+        UsageError: several connectors fit, and `chosen` is not among them.
     """
     if len(set(serializers)) != 1:
         return Detected()
@@ -196,12 +196,12 @@ Spans = tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64
 
 @dataclass(frozen=True)
 class NonKeyedSubtaskState:
-    """The state of one subtask; read whenever it is asked for, and not held. Can be sent to other processes.
+    """An operator state in one subtask. Each access reads the file again. It can be sent to other processes.
 
     Attributes:
         subtask: index of the subtask.
-        unread: the file that holds it.
-        info: what the header of the file says of it.
+        unread: the file that holds the state.
+        info: meta info of the state in the header of the file.
     """
 
     subtask: int
@@ -219,15 +219,15 @@ class NonKeyedSubtaskState:
         return sum(len(each.offsets) for each in self.unread.handle.states if each.state_name == self.info.name)
 
     def read(self) -> OperatorStateFile:
-        """The file with all its states."""
+        """Read the file, with all its states."""
         return self.unread.read()
 
     def elements(self) -> Spans:
-        """Bytes, start of each element of a list state, and upper bound of its end."""
+        """Read a list state: bytes, start of each element in them, and upper bound of the end of each element."""
         return self.read().elements(self.info.name)
 
     def entries(self) -> tuple[npt.NDArray[np.uint8], int, int, int]:
-        """Bytes, start of the pairs of a broadcast state, upper bound of their end, and their number."""
+        """Read a broadcast state: bytes, start of the pairs in them, upper bound of their end, and number of pairs."""
         return self.read().broadcast(self.info.name)
 
 
@@ -235,9 +235,9 @@ class ValueColumn:
     """Columns of the values of all subtasks, or the reason why they cannot be decoded.
 
     Args:
-        serializers: of the values; the subtasks may have different ones.
+        serializers: serializers of the values; those of the subtasks may differ.
         options: selection of columns.
-        context: what layouts depend on beyond serializers.
+        context: properties other than serializers on which layouts depend.
     """
 
     def __init__(self, serializers: Iterable[Serializer], options: TableOptions, context: LayoutContext) -> None:
@@ -256,7 +256,7 @@ class ValueColumn:
 
     @property
     def keeps_bytes(self) -> bool:
-        """Return whether there are the columns `value_bytes` and `reason`, for single values that cannot be decoded."""
+        """Whether the table has the columns `value_bytes` and `reason` for single values that cannot be decoded."""
         return self.columns is not None and (self.columns.may_fail or bool(self._asked))
 
 
@@ -267,7 +267,7 @@ class NonKeyedTable(ABC):
     Attributes:
         infos: the distinct meta infos that the subtasks store for the state.
         options: selection of columns.
-        context: what layouts depend on beyond serializers.
+        context: properties other than serializers on which layouts depend.
     """
 
     infos: tuple[StateMetaInfo, ...]
@@ -286,7 +286,7 @@ class NonKeyedTable(ABC):
     @property
     @abstractmethod
     def undecoded(self) -> str:
-        """Why values come as bytes; empty when they do not."""
+        """Reason why values are shown as bytes; empty if they are decoded."""
 
     @property
     @abstractmethod
@@ -299,15 +299,20 @@ class NonKeyedTable(ABC):
 
     @abstractmethod
     def batches(self, subtask_states: Sequence[NonKeyedSubtaskState]) -> Iterator[pa.RecordBatch]:
-        """Yield a batch per subtask; its file is read only then."""
+        """Yield a batch per subtask, whose file is read just before."""
 
     def cut(self, first: int, number: int) -> Self:
-        """The table for subtasks that have `number` elements, the first of which is element `first` of the state."""
+        """Return the table for some of the subtasks.
+
+        Args:
+            first: position of their first element among the elements of all subtasks.
+            number: number of their elements.
+        """
         return self
 
 
 class NonKeyedState(State):
-    """Common base of list and broadcast state: a list per subtask, and no keys."""
+    """Base class of list and broadcast states, which have a list per subtask and no keys."""
 
     subtask_states: tuple[NonKeyedSubtaskState, ...]
 
@@ -330,7 +335,7 @@ class NonKeyedState(State):
 
     @abstractmethod
     def make_table(self, options: TableOptions | None = None) -> NonKeyedTable:
-        """The table that turns the subtasks' states into batches."""
+        """Return the table that converts the states of the subtasks to batches."""
 
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:  # noqa: D102
         return self.make_table(options).schema
@@ -346,7 +351,7 @@ class NonKeyedState(State):
     def split(
         self, size: int, options: TableOptions | None = None
     ) -> Iterator[tuple[tuple[NonKeyedSubtaskState, ...], NonKeyedTable]]:
-        """Groups of subtasks whose files have about `size` bytes together, and the table for them; nothing is read."""
+        """Yield groups of subtasks whose files have about `size` bytes together, and their tables; nothing is read."""
         table = self.make_table(options)
         first = 0
         for subtask_states in _group_subtasks(self.subtask_states, size):
@@ -382,7 +387,7 @@ class ListTable(NonKeyedTable):
 
     @property
     def _spread(self) -> Detected:
-        """The splits that become rows; none if no column shows splits, so that every element is one row."""
+        """The splits that become rows. Nothing if no wanted column shows splits: then every element is one row."""
         wanted = self.options.columns
         shown = wanted is None or {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)
         return self.detected if shown else NOTHING_DETECTED
@@ -404,7 +409,7 @@ class ListTable(NonKeyedTable):
             found.append(pa.field("reason", pa.string(), may_fail))
         split = self._spread.fields
         if split:
-            # An element with several splits has values in these columns in its first row only.
+            # If an element has several splits, only its first row has values in these columns.
             once = ("value", "value_bytes", "reason")
             found = [each.with_nullable(True) if each.name in once else each for each in found]
         return select_fields([*found, *split], self.options)
@@ -475,14 +480,14 @@ class OperatorListState(NonKeyedState):
             return find_connector(self.name, serializers, elements, snapshot.layout_context, chosen)
 
     def _find_split(self, options: TableOptions) -> Detected:
-        """The columns of the connector that are wanted; none for a table that does not show them."""
+        """Return the detected connector, or nothing for a table without the connector's columns."""
         wanted = options.columns
         if options.raw or (wanted is not None and not {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)):
             return NOTHING_DETECTED
         try:
             return self.detected
         except (FormatError, MissingFileError):
-            # The rows of the damaged file raise the error again; other files are shown without connector columns.
+            # Reading the rows of the damaged file raises the error again. Other files are shown without these columns.
             return NOTHING_DETECTED
 
     @cached_property
@@ -504,7 +509,13 @@ class OperatorListState(NonKeyedState):
 
 
 def _spread(columns: Mapping[str, pa.Array], detected: Detected, first: int) -> dict[str, pa.Array]:
-    """The columns of some elements, a row per split; `first` is the position of the first element."""
+    """Repeat the rows of elements so that there is one per split, and add the connector's columns.
+
+    Args:
+        columns: the columns, one row per element.
+        detected: the connector and the splits of all elements.
+        first: position of the first element among the elements of all subtasks.
+    """
     elements, leading, splits = detected.spread(first, len(columns["list_index"]))
     every, once = pa.array(elements), pa.array(elements, mask=~leading)
     spread = {
@@ -620,7 +631,7 @@ class OperatorBroadcastState(NonKeyedState):
 RAW_KEYED_NAME = "_raw_keyed_state"
 RAW_OPERATOR_NAME = "_raw_operator_state"
 UNREAD_KEYED_NAME = "_unread_keyed_state"
-"""Managed keyed state whose key serializer nothing reads and whose states are therefore not known."""
+"""Name of managed keyed state whose header cannot be read, so that its states are not known."""
 IN_FLIGHT_NAME = "_in_flight_data"
 
 _OPAQUE = "raw operator state: only its operator knows what the bytes mean"
@@ -646,10 +657,10 @@ class BytesSubtaskState(Protocol):
         """Index of the subtask."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """All its rows, with all columns."""
+        """Yield all rows of the subtask, with all columns."""
 
     def count(self) -> StateStatistics:
-        """The amount, as far as the handle says."""
+        """Count entries and bytes, as far as the handle has them."""
 
 
 @dataclass(frozen=True)
@@ -659,7 +670,7 @@ class RawOperatorSubtaskState:
     Attributes:
         subtask: index of the subtask.
         stream: the stream of the handle.
-        handle: says where its partitions begin.
+        handle: handle with the offsets of the partitions.
     """
 
     subtask: int
@@ -667,7 +678,7 @@ class RawOperatorSubtaskState:
     handle: OperatorStateHandle
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """A row per partition."""
+        """Yield the partitions, one row per partition."""
         data, starts, ends = read_raw_partitions(read_whole_stream(self.stream), self.handle, self.stream.name)
         number = len(starts)
         columns = [
@@ -690,7 +701,7 @@ class InFlightSubtaskState:
     Attributes:
         subtask: index of the subtask.
         stream: the stream of the handle.
-        handle: of one channel, or of several.
+        handle: handle of one or several channels.
         direction: input or output of the subtask.
     """
 
@@ -700,11 +711,11 @@ class InFlightSubtaskState:
     direction: ChannelDirection
 
     def read(self) -> tuple[ChannelData, ...]:
-        """The buffers by channel, see `read_channel_data`."""
+        """Read the buffers by channel, see `read_channel_data`."""
         return read_channel_data(self.handle, self.direction, self.stream)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """A row per buffer."""
+        """Yield the network buffers, one row per buffer."""
         rows = [
             {
                 "subtask": self.subtask,
@@ -733,7 +744,7 @@ class BytesState(State):
     """State that can be shown as stored bytes only.
 
     Attributes:
-        subtask_states: of the subtasks that have it.
+        subtask_states: the state in each subtask that has it.
     """
 
     subtask_states: tuple[BytesSubtaskState, ...]
@@ -745,19 +756,19 @@ class BytesState(State):
 
     @property
     def info(self) -> StateMetaInfo:
-        """A placeholder with byte arrays: snapshots store neither a name nor a serializer of such state."""
+        """A placeholder with byte arrays, because snapshots store no name and no serializer of such state."""
         return operator_list(self.name, basic(BasicKind.BYTE_PRIMITIVE_ARRAY))
 
     @property
     def is_keyed(self) -> bool:
-        """Return False: the keys cannot be read from the bytes, if there are any."""
+        """False, because keys cannot be read from the bytes, if there are any."""
         return False
 
     def make_schema(self, options: TableOptions | None = None) -> pa.Schema:
-        """Schema of the batches under `options`.
+        """Return the schema of the batches with these options.
 
         Raises:
-            UsageError: a wanted column does not exist, or a key is asked for.
+            UsageError: a wanted column does not exist, or the options have a key.
         """
         if options is not None and options.key is not None:
             raise UsageError("no keys are known of raw state", hint="Choose key groups instead")
@@ -776,7 +787,7 @@ class BytesState(State):
                     yield batch.select(names)
 
     def choose_subtask_states(self, key_groups: KeyGroupRange | None) -> Iterator[BytesSubtaskState]:
-        """Yield the state of each subtask; with `key_groups`, only in these.
+        """Yield the state of each subtask; with `key_groups`, only what is in these key groups.
 
         Raises:
             UsageError: `key_groups` is given, and the state has none.
@@ -786,14 +797,14 @@ class BytesState(State):
         yield from self.subtask_states
 
     def count(self) -> StateStatistics:
-        """The amount, as far as the handles say; nothing is read."""
+        """Count entries and bytes, as far as the handles have them; nothing is read."""
         counts = [subtask_state.count() for subtask_state in self.subtask_states]
         groups = {group: number for each in counts for group, number in each.entries_by_key_group.items()}
         return StateStatistics(sum(each.entries for each in counts), sum(each.bytes for each in counts), groups)
 
 
 class RawKeyedState(BytesState):
-    """Raw keyed state that is not timers, or timers in a form that is not read.
+    """Raw keyed state that is not timers, or timers in an unsupported format.
 
     Columns: `key_group` int32, `subtask` int32, `value_bytes`, `reason`; one row per key group.
     """
@@ -826,13 +837,13 @@ class RawKeyedState(BytesState):
         return RAW_KEYED_SCHEMA
 
     def choose_subtask_states(self, key_groups: KeyGroupRange | None) -> Iterator[RawKeyedSubtaskState]:
-        """The bytes of each subtask in some key groups, about `WINDOW` bytes at a time."""
+        """Yield the state of each subtask in some key groups, about `WINDOW` bytes at a time."""
         for subtask_state in self.subtask_states:
             yield from subtask_state.split(WINDOW, key_groups)
 
 
 class UnreadKeyedState(RawKeyedState):
-    """Managed keyed state of subtasks whose header cannot be read; columns as of `RawKeyedState`."""
+    """Managed keyed state of subtasks whose header cannot be read; columns as in `RawKeyedState`."""
 
     @property
     def name(self) -> str:  # noqa: D102

@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-# A backslash escapes the characters that it does in every dialect of Markdown; entities replace those of tags, tables
-# and strikethrough, on which dialects differ.
+# A backslash is used for the characters that it escapes in every dialect of Markdown. Entities replace the characters
+# of tags, tables and strikethrough, where dialects differ.
 _MARKDOWN = {each: f"\\{each}" for each in "\\`*_{}[]#!"} | {
     "<": "&lt;",
     ">": "&gt;",
     "&": "&amp;",
     "|": "&#124;",
     "~": "&#126;",
-    # GitHub shows what is between two of them as a formula.
+    # GitHub shows text between two dollar signs as a formula.
     "$": "&#36;",
 }
 
-# GitHub searches URLs before it replaces entities, but mentions of users and issues afterwards, also in HTML
-# (cmark-gfm, issues 181 and 278). So mentions are broken by an empty comment, which is invisible and interrupts the
-# text that GitHub searches.
+# GitHub finds URLs before it replaces entities, but mentions of users and issues after that, also in HTML (cmark-gfm,
+# issues 181 and 278), so that entities do not hide mentions. An empty comment does: it is invisible, and interrupts
+# the text in which GitHub finds them.
 _COMMENT = "<!-- -->"
 _MENTION = r"@|#(?=\d)"
 _MENTION_IN_HTML = re.compile(_MENTION)
@@ -45,7 +45,7 @@ _HIDDEN = re.compile(
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
     "\U000f0000-\U0010ffff]"
 )
-# Only the ASCII characters among them, which takes a fifth of the time.
+# The ASCII characters of `_HIDDEN`; for ASCII texts, this pattern takes a fifth of the time.
 _HIDDEN_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
 # Invisible characters that writing needs: joiners inside words of scripts from Arabic to Mongolian and between emoji,
 # and one selector after a symbol.
@@ -59,7 +59,7 @@ _NEEDED = re.compile(
 def escape_terminal(text: str) -> str:
     r"""Return a text with control and invisible characters as their escapes, such as `\x1b`.
 
-    Tabs, line feeds, and invisible characters that words and emoji are written with stay.
+    Tabs, line feeds, and the invisible characters inside words and emoji are kept.
     """
     return (_HIDDEN_ASCII if text.isascii() else _HIDDEN).sub(_escape_hidden, text)
 
@@ -76,7 +76,7 @@ def _escape_hidden(match: re.Match[str]) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text of one line that Markdown shows as it is, without links and without notifying anybody."""
+    """Return a text of one line that Markdown shows unchanged, without links, and that notifies nobody on GitHub."""
     return _SPECIAL.sub(_escape_special, _join_lines(text))
 
 
@@ -101,7 +101,7 @@ def _join_lines(text: str) -> str:
 
 
 SHOWN_ROWS = 50
-"""Rows of a table; the caption tells how many there are."""
+"""Maximum number of rows of a table that are shown; its caption has the total number."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -118,7 +118,7 @@ def make_html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[s
     """Make an HTML table; everything in it is escaped, because names in snapshots are untrusted.
 
     Args:
-        caption: of the table.
+        caption: caption of the table.
         head: titles of the columns.
         rows: the cells; only the first `SHOWN_ROWS` are shown.
         count: number of rows.

@@ -74,8 +74,8 @@ class Failure:
     """State of an operator that cannot be read.
 
     Attributes:
-        subtask: index of the subtask; None where it is not state of a single one.
-        error: why not.
+        subtask: index of the subtask; None if several subtasks are affected.
+        error: error of reading the state.
     """
 
     subtask: int | None
@@ -83,7 +83,7 @@ class Failure:
 
     @property
     def is_damage(self) -> bool:
-        """Whether bytes are damaged or missing, in contrast to a format that is not covered."""
+        """Whether bytes are damaged or missing, in contrast to an unsupported format."""
         return is_damage(self.error)
 
 
@@ -113,8 +113,8 @@ class OperatorSurvey:
     """The states of an operator as far as they can be read.
 
     Attributes:
-        states: in the order of `Operator.states`.
-        failures: what cannot be read.
+        states: readable states, in the order of `Operator.states`.
+        failures: state that cannot be read.
     """
 
     states: tuple[State, ...]
@@ -122,7 +122,7 @@ class OperatorSurvey:
 
 
 def survey(operator: OperatorFiles, *, in_flight: bool = False) -> OperatorSurvey:
-    """The states of an operator as far as they can be read, and what cannot; see `Operator.survey`."""
+    """Return the states of an operator that can be read, and failures for all others; see `Operator.survey`."""
     states: list[State] = []
     failures: list[Failure] = []
     for found, failed in (survey_keyed(operator), survey_operator(operator), survey_raw(operator)):
@@ -141,7 +141,7 @@ def survey(operator: OperatorFiles, *, in_flight: bool = False) -> OperatorSurve
 def find_failures(
     operator: OperatorFiles, state: State | None, key_groups: KeyGroupRange | None = None
 ) -> list[StateError]:
-    """Errors of the files that cannot be read and may hold records of a state.
+    """Return the errors of the files that cannot be read and may hold records of a state.
 
     Args:
         operator: the operator.
@@ -181,7 +181,7 @@ def raise_first(failures: Sequence[Failure]) -> None:
 
 
 def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedSubtaskState]:
-    """Find keyed state whose key serializer cannot be read, by index of the subtask."""
+    """Find keyed state of subtasks whose header cannot be read, as bytes, by index of the subtask."""
     _, failures = operator.files.survey()
     found = {}
     for subtask in operator.metadata.subtasks:
@@ -197,7 +197,7 @@ def _find_unread(operator: OperatorFiles) -> Mapping[int, RawKeyedSubtaskState]:
 
 
 def survey_keyed(operator: OperatorFiles) -> tuple[tuple[KeyedState, ...], list[Failure]]:
-    """Keyed states and timers."""
+    """Return the keyed states and timers of an operator that can be read, and failures."""
     files, failures = operator.files.survey()
     unread = _find_unread(operator)
     subtask_states: dict[str, list[KeyedSubtaskState]] = {}
@@ -210,7 +210,7 @@ def survey_keyed(operator: OperatorFiles) -> tuple[tuple[KeyedState, ...], list[
 
 
 def survey_operator(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:
-    """List states, then broadcast states."""
+    """Return the list states, then the broadcast states of an operator that can be read, and failures."""
     lists: dict[str, list[NonKeyedSubtaskState]] = {}
     broadcasts: dict[str, list[NonKeyedSubtaskState]] = {}
     failures = []
@@ -235,13 +235,13 @@ def survey_operator(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Fa
 
 
 def _declare_broadcast(operator: OperatorFiles, info: StateMetaInfo) -> StateMetaInfo:
-    """The meta info of a broadcast state with the types that are declared of it."""
+    """Return the meta info of a broadcast state with the user's declared types, if any."""
     declared = find_declaration(info, operator.snapshot.python_types.get(operator.metadata.operator_id))
     return info if declared is None else declare_types(info, declared, StateKind.MAP)
 
 
 def survey_raw(operator: OperatorFiles) -> tuple[tuple[State, ...], list[Failure]]:
-    """Find state that is only known as bytes."""
+    """Return the state of an operator that can only be shown as bytes, and failures."""
     handles = operator.snapshot.handles
     keyed, raw, failures = [], [], []
     sections = _find_unread(operator)
@@ -271,12 +271,12 @@ def _fail(operator: OperatorFiles, subtask: int | None, error: StateError) -> Fa
 def choose_states(
     operator: OperatorFiles, states: Sequence[KeyedState], options: OperatorTableOptions
 ) -> list[StateLayout]:
-    """Choose the keyed states that take part in one table of all of them.
+    """Choose the keyed states of an operator for the table of several states (`OperatorTable`).
 
     Args:
         operator: the operator.
-        states: its keyed states and timers, those in files that cannot be read left out.
-        options: which of them are wanted.
+        states: its keyed states and timers, except those in files that cannot be read.
+        options: options of the table, which may name the wanted states.
 
     Raises:
         StateError: no states are left because files cannot be read.
@@ -389,7 +389,7 @@ class Operator(OperatorFiles):
             try:
                 states = read()
             except StateError as error:
-                # State of another kind is in other files.
+                # The other kinds of state are in other files. The error is raised if none of them has the name.
                 failure = failure or error
                 continue
             for state in states:
@@ -457,15 +457,15 @@ class Operator(OperatorFiles):
         options: TableOptions | None = None,
         key_groups: KeyGroupRange | None = None,
     ) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Rows of keyed states and timers, each file read once: the name of a state, and a batch of its rows.
+        """Yield the rows of keyed states and timers as (name of the state, batch of rows); each file is read once.
 
         Files of the canonical and heap formats hold all states of a subtask: reading each state by itself would read
         such a file once per state.
 
         Args:
-            names: of states; default all.
-            options: which columns; default all.
-            key_groups: only these.
+            names: names of the states; by default all.
+            options: selection of columns; by default all.
+            key_groups: key groups to read; by default all.
 
         Raises:
             NotFoundError: there is no such keyed state.
@@ -506,7 +506,7 @@ class Operator(OperatorFiles):
 
     @cached_property
     def raw_states(self) -> tuple[State, ...]:
-        """Raw keyed state that is not timers, keyed state without a header, raw operator state; errors as `states`."""
+        """Raw keyed state except timers, keyed state with unreadable header, raw operator state; errors as `states`."""
         found, failures = survey_raw(self)
         if not self.is_partial:
             self.files.find_unread()
@@ -553,7 +553,7 @@ class Snapshot(SnapshotFiles):
         """The same snapshot, some files of which are read from copies, such as local ones.
 
         Args:
-            copies: by URL of a file, the location of its copy.
+            copies: URL of a file -> location of its copy.
         """
         return Snapshot(self.location, self.metadata, self.path_mapping, self.declarations, copies)
 
@@ -571,12 +571,12 @@ class Snapshot(SnapshotFiles):
     def batches_by_operator(
         self, options: TableOptions | None = None
     ) -> Iterator[tuple[Operator, Iterator[tuple[str, pa.RecordBatch]]]]:
-        """Each operator with the rows of its keyed states and timers, as of `Operator.batches_by_state`.
+        """Yield each operator with the rows of its keyed states and timers, as `Operator.batches_by_state` yields them.
 
         On a remote storage, the next operators are read ahead; a loop over `operators` would wait for each of them.
 
         Args:
-            options: which columns; default all.
+            options: selection of columns; by default all.
 
         Yields:
             An operator, and its rows, which have to be taken before the next operator.
@@ -584,7 +584,7 @@ class Snapshot(SnapshotFiles):
         Raises:
             StateError: a state cannot be read; raised by the rows of its operator.
         """
-        # Here, so that the threads of the scans do not all read the headers.
+        # The headers are read first, so that not every thread of the scans reads them.
         self.read_headers()
         mean = self.file_size // max(1, len(self.operators))
         directory = self.location.directory
@@ -669,7 +669,7 @@ def open_location(
     Args:
         location: directory and `_metadata`.
         declarations: information that the snapshot does not hold.
-        path_mapping: current directories of absolute handles, and further allowed ones.
+        path_mapping: current locations of directories that absolute handles name, and further allowed directories.
 
     Raises:
         MissingFileError: there is no `_metadata`, or it cannot be read.

@@ -84,14 +84,14 @@ if TYPE_CHECKING:
 
 
 def find_planned(plans: Iterable[Plan]) -> dict[bytes, PlannedOperator]:
-    """The operators of plans by operator id."""
+    """Return the operators of compiled plans by operator id."""
     return {compute_operator_id(each.uid): each for plan in plans for each in list_operators(plan)}
 
 
 def label_file(file: KeyedFile, planned: PlannedOperator | None) -> KeyedFile:
-    """The file of an operator with the names that a plan gives the columns of its rows.
+    """Return a file of an operator with the column names of a plan in the serializers of its rows.
 
-    Rows of other types than in the plan stay as they are.
+    Rows with other types than in the plan are not changed.
     """
     if planned is None:
         return file
@@ -103,9 +103,13 @@ def label_file(file: KeyedFile, planned: PlannedOperator | None) -> KeyedFile:
 
 
 def label_rows(serializer: Serializer, rows: Sequence[PlannedRow]) -> Serializer:
-    """Return the serializer with column names; `rows` are the planned rows in it, in order.
+    """Return a serializer with the column names of planned rows.
 
-    A serializer with other rows, or with another type in one of them, stays as it is.
+    It is returned unchanged if it has another number of rows, or if a row has other types.
+
+    Args:
+        serializer: a serializer that contains rows.
+        rows: the planned rows, in the order in which the serializer contains them.
     """
     if not has_rows(serializer, rows):
         return serializer
@@ -115,13 +119,13 @@ def label_rows(serializer: Serializer, rows: Sequence[PlannedRow]) -> Serializer
 
 
 def has_rows(serializer: Serializer, rows: Sequence[PlannedRow]) -> bool:
-    """Return whether the rows of a serializer have the types of planned ones."""
+    """Return whether the rows in a serializer have the types of the planned rows."""
     found = [*_find_rows(serializer)]
     return len(found) == len(rows) and all(map(fits, found, rows))
 
 
 def fits(row: RowData, planned: PlannedRow) -> bool:
-    """Return whether a row has the types of a planned one; types that the plan does not say fit any."""
+    """Return whether a row has the types of a planned row; a type that is not in the plan fits any type."""
     types = [each.type for each in planned.columns]
     return len(types) == len(row.types) and all(map(_fits_type, row.types, types))
 
@@ -147,7 +151,7 @@ def _label_state(info: StateMetaInfo, planned: PlannedOperator, keys: Sequence[P
 
 
 def _find_rows(node: object) -> Iterator[RowData]:
-    """Yield the rows of a serializer, but not those that are fields of rows."""
+    """Yield the row serializers in a serializer, except those that are fields of rows."""
     if isinstance(node, RowData):
         yield node
     elif isinstance(node, tuple):
@@ -169,7 +173,7 @@ def _replace_rows(node: Any, rows: Iterator[PlannedRow]) -> Any:
 
 
 def find_misfits(snapshot: SnapshotFiles) -> Iterator[str]:
-    """Yield a note for each state whose rows are others than a declared plan says, so that they keep their numbers."""
+    """Yield a note for each state whose rows do not have the types in a declared plan, so that it names no columns."""
     for operator_id, operator in snapshot.planned.items():
         seen: set[str] = set()
         for _, file in (
@@ -196,11 +200,11 @@ _OWNED = (
 )
 
 Owners = dict[bytes, tuple[str, bytes]]
-"""By operator id, a file of its state that another operator or database uses too, and the name of that one."""
+"""Operator id -> (a file of its state that another operator or database names too, id of that operator)."""
 
 
 def find_shared_files(metadata: CheckpointMetadata) -> Owners:
-    """Find operators that have state in common, and databases of one operator that have private files in common."""
+    """Find operators that name the same state, and databases of one operator that name the same private file."""
     first: dict[tuple[str, str], tuple[bytes, object]] = {}
     found: Owners = {}
     for kind, name, own, database in _list_names(metadata):
@@ -227,7 +231,7 @@ def _list_names(metadata: CheckpointMetadata) -> Iterator[tuple[str, str, bytes,
 def _list_keyed_names(handle: KeyedStateHandle | None, own: bytes) -> Iterator[tuple[str, str, bytes, object]]:
     match handle:
         case IncrementalRemoteKeyedStateHandle():
-            # Several subtasks may have one database, with all of its files.
+            # Several subtasks may name the same database with all of its files, so the database identifies the owner.
             database = handle.backend_identifier, handle.meta_data_state
             names = (find_name(each.handle) for each in handle.private_state)
             yield from (("private file", name, own, database) for name in names if name is not None)
@@ -244,7 +248,7 @@ def _list_keyed_names(handle: KeyedStateHandle | None, own: bytes) -> Iterator[t
 
 
 def find_name(handle: StreamStateHandle) -> str | None:
-    """Find the name by which two handles of one stream are recognised; None for empty segments, which have none."""
+    """Return a name that is equal for all handles of one stream; None for empty segments, which have no name."""
     match handle:
         case FileStateHandle(path=name) | RelativeFileStateHandle(relative_path=name):
             return name
@@ -256,10 +260,10 @@ def find_name(handle: StreamStateHandle) -> str | None:
 
 
 def check_owner(owners: Owners, operator_id: bytes) -> None:
-    """Refuse an operator that names files of another operator, or whose databases name the same private file.
+    """Check that an operator names no files of another operator, and its databases no private files of each other.
 
     Raises:
-        FormatError: there is such a file.
+        FormatError: such a file is named.
     """
     if operator_id in owners:
         path, other = owners[operator_id]
@@ -277,11 +281,11 @@ _LISTED = 8
 
 
 def find_held_key_groups(operator: OperatorState) -> dict[int, KeyGroupRange]:
-    """Key groups of the managed keyed state of each subtask that has any, by index of the subtask.
+    """Return the key groups of the managed keyed state of each subtask that has any, by index of the subtask.
 
-    That is the range of its handle. Where several subtasks have the handle of one RocksDB database with ranges that
-    overlap, as `rescale` writes them, it is the intersection with the range that Flink's formula gives: Flink clips
-    the database so for each of them (`RocksDBIncrementalRestoreOperation`).
+    They are the range of its handle. `rescale` may give several subtasks handles of the same RocksDB database with
+    overlapping ranges. Then they are the intersection with the range that Flink's formula gives to the subtask, because
+    Flink clips the database to it (`RocksDBIncrementalRestoreOperation`).
     """
     handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
     present = {index: handle for index, handle in handles.items() if handle is not None and handle.key_groups.number}
@@ -296,7 +300,7 @@ def find_held_key_groups(operator: OperatorState) -> dict[int, KeyGroupRange]:
 
 
 def follows_formula(operator: OperatorState) -> bool:
-    """Return whether no subtask holds key groups that Flink's formula gives to another one.
+    """Return whether every subtask holds only key groups that Flink's formula gives to it.
 
     Flink restores an operator of unchanged parallelism from the handles of the same subtasks, so that key groups
     outside the range of the formula would be lost or refused.
@@ -312,7 +316,7 @@ def follows_formula(operator: OperatorState) -> bool:
 
 
 def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
-    """Note for users of a snapshot whose subtasks hold other key groups than Flink gives them; None if they do not."""
+    """Return a note for users if subtasks hold other key groups than Flink would give them today, else None."""
     if follows_formula(operator):
         return None
     return (
@@ -323,11 +327,11 @@ def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
 
 
 def explain_missing_handles(operator: OperatorState, *, raw: bool = False) -> str | None:
-    """Text for key groups in no handle although other subtasks of the operator have one; None where there are none.
+    """Return a note about key groups that are in no handle, although other subtasks have handles, else None.
 
-    That is legal: a subtask that has registered no state, because it has seen no record yet, has no handle
+    Missing handles are legal: a subtask that has registered no state, because it has seen no record yet, has no handle
     (`HeapSnapshotStrategy`, `RocksDBSnapshotStrategyBase`, `ChangelogKeyedStateBackend.buildSnapshotResult`). A handle
-    that was removed from `_metadata` looks the same, unless subtasks beside each other show it
+    that was removed from `_metadata` looks the same, unless the ranges of adjacent subtasks reveal it
     (`check_held_key_groups`). Subtasks that have finished have no state in any case. Timers on the heap, which are raw
     keyed state, are written by each subtask (`InternalTimeServiceManagerImpl.snapshotToRawKeyedState`).
 
@@ -411,8 +415,8 @@ def check_held_key_groups(operator: OperatorState, file: str, *, raw: bool = Fal
         raw: check raw keyed state instead of managed keyed state.
 
     Raises:
-        FormatError: the operator cannot have its subtasks or its parallelism; or a key group is covered by no handle
-            or by several: says which, and by which subtasks.
+        FormatError: subtasks or parallelism are invalid (`check_subtasks`, `check_parallelism`), or a key group is
+            covered by no handle or by several. The message names the key groups and subtasks.
     """
     check_subtasks(operator, file)
     if not any(each.raw_keyed_state if raw else each.managed_keyed_state for each in operator.subtasks):
@@ -490,7 +494,7 @@ def _start(held: tuple[KeyGroupRange, int]) -> int:
 
 
 def _find_stored(operator: OperatorState) -> dict[int, KeyGroupRange]:
-    """Ranges of managed handles as they are stored."""
+    """Return the key-group ranges in the handles of managed keyed state, by index of the subtask."""
     handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
     return {index: handle.key_groups for index, handle in handles.items() if handle is not None}
 
@@ -503,7 +507,7 @@ def _find_raw(operator: OperatorState) -> dict[int, KeyGroupRange]:
 
 
 def _find_gaps(operator: OperatorState, held: Mapping[int, KeyGroupRange]) -> Iterator[KeyGroupRange]:
-    """Yield key groups between the handles of adjacent subtasks, where no third subtask could hold them."""
+    """Yield key groups between the ranges of subtasks with adjacent indices, which no other subtask could hold."""
     ordered = sorted(((groups, index) for index, groups in held.items() if groups.number), key=_start)
     before, position = -1, 0
     for groups, index in [*ordered, (KeyGroupRange(operator.max_parallelism, 0), operator.parallelism)]:
@@ -521,7 +525,7 @@ def _name(chosen: npt.NDArray[np.bool_]) -> str:
 
 
 def _name_holders(held: Mapping[int, KeyGroupRange], chosen: npt.NDArray[np.bool_]) -> str:
-    """Subtasks that hold some key groups, with their ranges."""
+    """Format the subtasks that hold any of the chosen key groups, with their ranges."""
     holders = [
         f"subtask {index}: {groups.start}-{groups.end}"
         for index, groups in held.items()
@@ -536,7 +540,7 @@ Files = tuple[tuple[int, "KeyedFile"], ...]
 
 
 Failures = Mapping["int | None", StateError]
-"""Errors of subtasks whose state cannot be read, by index of the subtask; under None an error of all together."""
+"""Errors of subtasks whose state cannot be read, by index of the subtask; None for an error about all subtasks."""
 
 
 @dataclass(frozen=True)
@@ -544,9 +548,9 @@ class UnreadState:
     """Raw keyed state of a subtask that can be shown as stored bytes only.
 
     Attributes:
-        reason: why it cannot be read, and what would help.
-        is_timers: it is timers, in a format or of types that are not supported; otherwise only its operator knows the
-            format.
+        reason: reason why it cannot be read, and what would help.
+        is_timers: the state is timers, but their format or types are not supported; otherwise only the operator knows
+            the format.
     """
 
     reason: str
@@ -554,7 +558,7 @@ class UnreadState:
 
 
 class KeyedFiles:
-    """The keyed state of one operator, of which each file is opened once.
+    """The files with keyed state of one operator, each of which is opened once.
 
     Args:
         snapshot: the snapshot.
@@ -577,11 +581,11 @@ class KeyedFiles:
 
     @cached_property
     def context(self) -> RecordContext:
-        """The properties needed, besides the bytes, to find the records; reads the headers of all operators."""
+        """The properties that are needed to find records in the bytes; reads the headers of all operators."""
         return RecordContext(self.operator.max_parallelism, self._snapshot.layout_context)
 
     def open(self) -> Files:
-        """The files of each subtask: its managed state, then timers in its raw keyed state.
+        """Open the files of each subtask: its managed state, then timers in its raw keyed state.
 
         Raises:
             StateError: a handle cannot be read, timers in raw keyed state are damaged, or a key group is held by no
@@ -594,9 +598,9 @@ class KeyedFiles:
         return files
 
     def survey(self) -> tuple[Files, Failures]:
-        """Open the files that can be read; errors of the others are by index of the subtask.
+        """Open the files that can be read; return them, and the errors of the others by index of the subtask.
 
-        The error under None is about the key groups of all subtasks.
+        The error under the index None is about the key groups of all subtasks.
         """
         if self._complete is None:
             opened, failures = self.open_managed()
@@ -618,7 +622,7 @@ class KeyedFiles:
         return self._complete
 
     def find_unread(self) -> Mapping[int, UnreadState]:
-        """Find raw keyed state that is not timers, or timers that are not read, by index of the subtask.
+        """Find raw keyed state that is not timers, or timers that are not supported, by index of the subtask.
 
         Raises:
             StateError: a handle cannot be read, timers are damaged, or a key group is held by several subtasks.
@@ -630,13 +634,14 @@ class KeyedFiles:
         return unread
 
     def survey_unread(self) -> Mapping[int, UnreadState]:
-        """Find unread state as `find_unread` does, without subtasks whose state is damaged (see `survey`)."""
+        """Find the same state as `find_unread`, but ignore subtasks with damaged state (their errors: `survey`)."""
         return self._open_raw()[1]
 
     def open_stored(self) -> tuple[KeyedFile, ...]:
-        """The files with the key-group ranges in their handles; a database that several subtasks share is listed once.
+        """Open the files with all key groups of their handles; a database that several subtasks share occurs once.
 
-        Proofs count the records of these files, to include records of a shared database that `open` leaves out.
+        `open` limits a shared database to the key groups that each subtask holds (`find_held_key_groups`). Proofs count
+        all records in the files, so they use this function.
 
         Raises:
             StateError: as for `open`.
@@ -652,10 +657,10 @@ class KeyedFiles:
         return tuple(found.values())
 
     def open_managed(self) -> tuple[Files, Mapping[int, StateError]]:
-        """The managed state of the subtasks that can be read, and the errors of the others by index of the subtask.
+        """Open the managed state of subtasks; return the files, and the errors of the others by index of the subtask.
 
-        Layouts may depend on the other operators, whose managed state is therefore opened at the same time. Only the
-        headers of these files are used: their context lacks the subclasses that other headers list.
+        Layouts may depend on other operators, so the managed state of all operators is opened at once. Only the headers
+        of these files may be used, because their context lacks the POJO subclasses that other headers list.
         """
         if self._managed is None:
             _open_managed(self._snapshot)
@@ -663,7 +668,7 @@ class KeyedFiles:
         return self._managed
 
     def take_managed(self, opened: Iterator[KeyedFile | StateError | None]) -> None:
-        """Take the managed state of each subtask from `opened`, in order."""
+        """Store the managed state of each subtask, taken in order from `opened`, as the result of `open_managed`."""
         held = find_held_key_groups(self.operator)
         files: list[tuple[int, KeyedFile]] = []
         failures: dict[int, StateError] = {}
@@ -744,7 +749,7 @@ def _check_first_sections(file: KeyedFile, max_parallelism: int) -> None:
 
 
 FIRST_VERSION_OF_FLINK_2 = 5
-"""Metadata versions from here on are written by Flink 2, whose generic types are Kryo 5."""
+"""First metadata version that Flink 2 writes, whose generic types use Kryo 5."""
 
 
 class SnapshotFiles:
@@ -753,9 +758,9 @@ class SnapshotFiles:
     Args:
         location: directory and `_metadata` file.
         metadata: content of `_metadata`.
-        path_mapping: where directories that absolute handles name are now.
+        path_mapping: current locations of directories that absolute handles name.
         declarations: information that the snapshot does not hold.
-        copies: by URL of a file, a copy that is read instead.
+        copies: URL of a file -> copy that is read instead of it.
     """
 
     def __init__(
@@ -836,7 +841,7 @@ class SnapshotFiles:
         return declared | stored
 
     def find_operator(self, name: str) -> OperatorState:
-        """The metadata of an operator by uid, 32-digit id, or operator name.
+        """Return the metadata of an operator, given its uid, 32-digit id, or operator name.
 
         A uid is hashed, so that it finds its operator in snapshots that store only ids too.
 
@@ -861,11 +866,11 @@ class SnapshotFiles:
         )
 
     def list_keyed_serializers(self) -> Iterator[Serializer]:
-        """Every serializer that the managed keyed state of the snapshot names.
+        """Yield every serializer in the headers of the managed keyed state of all operators.
 
-        State that cannot be read is left out; reading its records raises the error.
+        State that cannot be read is left out here; reading its records raises the error.
         """
-        # Subtasks mostly share one header (see `parse_header`).
+        # Most subtasks share one header object (see `parse_header`), whose serializers are yielded once.
         seen: set[int] = set()
         for files in self.keyed_files.values():
             for _, file in files.open_managed()[0]:
@@ -880,7 +885,7 @@ class SnapshotFiles:
 
     @cached_property
     def shared_files(self) -> Owners:
-        """State that two operators have, see `find_shared_files`."""
+        """Files that two operators or databases name, see `find_shared_files`."""
         return find_shared_files(self.metadata)
 
     @cached_property
@@ -896,17 +901,17 @@ class SnapshotFiles:
 
     @property
     def stored_layouts(self) -> LayoutContext:
-        """The layout context without the subclasses that headers list."""
+        """The layout context without the POJO subclasses that headers list, for which no header must be read."""
         return LayoutContext(self.kryo_version, (), self.classes, self.declarations.messages)
 
     @cached_property
     def layout_context(self) -> LayoutContext:
-        """The properties besides serializers that layouts depend on (see `LayoutContext`)."""
+        """The properties other than serializers on which layouts depend (see `LayoutContext`)."""
         return self._find_layout_context()
 
     def read_headers(self) -> None:
-        """Read the headers of all operators into `layout_context`; threads may do so for different snapshots."""
-        # Up to Python 3.11 `cached_property` locks for all instances at once, so that other snapshots would wait.
+        """Read the headers of all operators for `layout_context`, without blocking threads of other snapshots."""
+        # Up to Python 3.11, `cached_property` has one lock for all instances, so threads of other snapshots would wait.
         if "layout_context" not in vars(self):
             self.layout_context = self._find_layout_context()
 
@@ -921,7 +926,7 @@ class SnapshotFiles:
 
 
 def measure_handle(handle: object) -> int:
-    """Bytes of state that a handle names; nothing is read."""
+    """Return the bytes of state that a handle names; nothing is read."""
     data = getattr(handle, "data", None)
     return len(data) if data is not None else int(getattr(handle, "size", 0))
 
@@ -931,10 +936,10 @@ class OperatorFiles:
 
     Attributes:
         snapshot: the snapshot.
-        metadata: what `_metadata` says of the operator.
-        uid: uid, when the snapshot stores it or the caller knows it.
-        files: opens its keyed state.
-        is_partial: state in files that cannot be read is left out; else asking for it raises the error of the file.
+        metadata: metadata of the operator in `_metadata`.
+        uid: uid of the operator, if the snapshot stores it or the caller knows it.
+        files: the files with its keyed state.
+        is_partial: state in unreadable files is left out; otherwise reading it raises the error of the file.
     """
 
     def __init__(
@@ -973,7 +978,7 @@ class OperatorFiles:
 
     @property
     def record_context(self) -> RecordContext:
-        """The properties needed, besides the bytes, to find the records of its keyed state."""
+        """The properties that are needed to find the records of its keyed state in the bytes."""
         return self.files.context
 
     @cached_property
@@ -1001,17 +1006,19 @@ def scan_files(
     scan: Callable[[Item], Iterator[Result]],
     most: int | None = None,
 ) -> Iterator[tuple[Item, Iterator[Result]]]:
-    """Scan files of keyed state, or parts of them of `most` bytes; see `storage.reading.scan_ahead`."""
+    """Scan files of keyed state, or parts of files with at most `most` bytes; see `storage.reading.scan_ahead`."""
     mean = _find_mean_size(operator)
     return scan_ahead(items, scan, operator.snapshot.location.directory, mean if most is None else min(most, mean))
 
 
 def count_scans(operator: OperatorFiles, target: Location | None = None) -> int:
-    """Return how many scans of files one process had better run at a time, since they wait for the storage.
+    """Return how many files of an operator one process should scan at the same time.
+
+    More than one if source or target is not local, because a scan then waits for the storage most of the time.
 
     Args:
         operator: the operator.
-        target: directory to which the files are written; None where they are only read.
+        target: directory to which the files are written; None if they are only read.
     """
     if all(map(is_local, (operator.snapshot.location.directory, *([] if target is None else [target])))):
         return 1
@@ -1023,10 +1030,10 @@ def _find_mean_size(operator: OperatorFiles) -> int:
 
 
 def require_key_groups(operator: OperatorFiles, key_groups: KeyGroupRange) -> None:
-    """Refuse a range that begins after the last key group of an operator.
+    """Check that a range of key groups does not begin after the last key group of an operator.
 
     Raises:
-        UsageError: it does; says which key groups there are.
+        UsageError: it does; the message names the key groups of the operator.
     """
     if operator.max_parallelism > 0 and key_groups.start >= operator.max_parallelism:
         text = f"{key_groups.start}-{key_groups.start + key_groups.number - 1}"
@@ -1040,15 +1047,16 @@ def require_key_groups(operator: OperatorFiles, key_groups: KeyGroupRange) -> No
 def narrow_key_groups(
     operator: OperatorFiles, key: npt.NDArray[np.uint8] | None, key_groups: KeyGroupRange | None = None
 ) -> KeyGroupRange | None:
-    """Narrow a range of key groups to that of a key, so that no other is read.
+    """Reduce a range of key groups to the key group of a key, so that only this one is read.
 
     Args:
         operator: the operator.
         key: u8, the key as its serializer writes it; None for all keys.
-        key_groups: range that is asked for; None for all key groups.
+        key_groups: wanted range; None for all key groups.
 
     Returns:
-        The range, empty when the key is in another key group; `key_groups` where the hash of the key is not known.
+        The reduced range, which is empty if the key is in another key group; `key_groups` unchanged if the hash of the
+        key cannot be computed.
     """
     if key is None or not operator.keyed_files:
         return key_groups

@@ -61,9 +61,9 @@ class PythonGuess:
     """Guess of the type of an undeclared state from its bytes; it may be wrong.
 
     Attributes:
-        kind: VALUE (which reducing and aggregating state look like too), LIST or MAP.
-        type: as a declaration says it, such as `ListState<STRING>`; empty when nothing fits.
-        records: how many records were looked at.
+        kind: VALUE (also for reducing and aggregating state, whose bytes look the same), LIST or MAP.
+        type: type in the format of declarations, such as `ListState<STRING>`; empty if no type fits.
+        records: number of records from which the type was guessed.
     """
 
     kind: StateKind
@@ -72,7 +72,7 @@ class PythonGuess:
 
 
 def python_name(info: StateMetaInfo) -> str:
-    """The name of a state in Python; empty when it is not a state of a Python function."""
+    """Return the name of a state in Python; empty if it is not a state of a Python function."""
     return info.name.removeprefix(PREFIX) if info.name.startswith(PREFIX) and _arrays_of(info) else ""
 
 
@@ -80,7 +80,7 @@ def find_declaration(info: StateMetaInfo, declared: Mapping[str, PythonDeclarati
     """Find the declared type of a state of a Python function; None when there is none.
 
     Args:
-        info: of the state.
+        info: meta info of the state.
         declared: the declared types of its operator, by name of the state in Python or in Java.
     """
     name = python_name(info)
@@ -91,9 +91,9 @@ def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: StateK
     """Replace the byte arrays in a meta info by the declared types.
 
     Args:
-        info: of a state of a Python function.
-        declared: its type.
-        kind: in Python; see `find_kind`.
+        info: meta info of a state of a Python function.
+        declared: declared type of the state.
+        kind: kind of the state in Python; see `find_kind`.
 
     Raises:
         UsageError: a state of this kind cannot have the declared type.
@@ -122,9 +122,9 @@ def declare_types(info: StateMetaInfo, declared: PythonDeclaration, kind: StateK
 
 
 def find_kind(info: StateMetaInfo, declared: PythonDeclaration, sample: Iterable[Arrays]) -> PythonDeclaration:
-    """The declaration with a kind: the declared one, or the one that fits the records of a sample.
+    """Return the declaration with a kind: the declared kind, or the kind that fits the records of a sample.
 
-    A list of one element and a value have the same bytes; then it is a value.
+    A list of one element and a value have the same bytes. If all records are like that, the kind is VALUE.
     """
     if declared.kind is not None:
         return declared
@@ -134,7 +134,7 @@ def find_kind(info: StateMetaInfo, declared: PythonDeclaration, sample: Iterable
     if _fit(records, declared.type, single=True):
         return replace(declared, kind=StateKind.VALUE)
     if declared.type.word == "ARRAY" and not _fit(records, declared.type, single=False):
-        # The type of PyFlink's list state descriptor is a list type: take its element type.
+        # The declared type is that of the whole list, as in PyFlink's list state descriptor: take its element type.
         return PythonDeclaration(declared.type.children[0], StateKind.LIST)
     return replace(declared, kind=StateKind.LIST if any(len(arrays) != 1 for arrays in records) else StateKind.VALUE)
 
@@ -156,12 +156,12 @@ def guess_type(info: StateMetaInfo, sample: Sequence[Arrays]) -> PythonGuess:
 
 
 def read_arrays(info: StateMetaInfo, key: bytes, value: bytes) -> Arrays:
-    """The arrays of one record as stored.
+    """Return the byte arrays of one record of a state of a Python function.
 
     Args:
-        info: of the state, not typed.
+        info: meta info of the state as stored, without declared types.
         key: user key of map state, else empty.
-        value: of the record.
+        value: value of the record.
     """
     if isinstance(info.value_serializer, tree.MapOf):
         array, has_ttl = lay.Sized(), _has_ttl(info.value_serializer.value)
@@ -173,7 +173,7 @@ def read_arrays(info: StateMetaInfo, key: bytes, value: bytes) -> Arrays:
 
 
 def carry_types(declared: PythonDeclaration) -> PythonDeclaration:
-    """The declaration with pickles as bytes (see `carry_pickles`)."""
+    """Return the declaration with BYTES instead of pickles (see `carry_pickles`)."""
     return replace(declared, type=carry_pickles(declared.type))
 
 
@@ -210,7 +210,13 @@ def _has_ttl(serializer: tree.Serializer) -> bool:
 
 
 def _type_arrays(node: tree.Serializer, types: list[PythonType], kind: StateKind) -> tree.Serializer:
-    """The tree with its arrays typed, from the first to the last."""
+    """Return a serializer whose byte arrays have types.
+
+    Args:
+        node: the serializer.
+        types: types of the byte arrays in the order of the tree; they are removed from the list.
+        kind: kind of the state.
+    """
     match node:
         case tree.Basic():
             return PythonValue(
@@ -231,7 +237,7 @@ def _type_arrays(node: tree.Serializer, types: list[PythonType], kind: StateKind
 
 
 def _fit(records: Sequence[Arrays], of: PythonType, *, single: bool) -> bool:
-    """Return whether every array is one value of a type, or with `single` unset any number of values."""
+    """Return whether every array consists of values of a type: exactly one if `single`, else any number."""
     element = derive_layout(of, LayoutContext())
     layout = element if single else lay.Delimited(element, delimiter=None)
     for arrays in records:
@@ -251,7 +257,7 @@ def _guess_content(records: Sequence[Arrays], *, single: bool) -> str:
     """Find a type that fits all arrays and return its word; empty if no type fits."""
     if not records:
         return ""
-    # Any bytes of the right length can be read as several numbers, so these are only tried on single values.
+    # Almost any bytes can be read as a sequence of numbers, so types of numbers are tried only for single values.
     for word, holds in _GUESSES if single else _GUESSES[:_MARKED]:
         of = PythonType(word=word)
         if _fit(records, of, single=single) and holds(_values(records, of)):
@@ -275,7 +281,7 @@ def _are_texts(values: list[object]) -> bool:
 
 
 def _are_longs(values: list[object]) -> bool:
-    """Return whether some value is small: doubles that are read as longs are all far from zero."""
+    """Return whether at least one value is small, because doubles that are read as longs are all far from zero."""
     return not all(isinstance(value, int) and abs(value) >= _LARGE for value in values)
 
 

@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MAX_DEPTH = 64
-"""Mappings and lists in each other."""
+"""Maximum nesting depth of mappings and lists."""
 
 MOST_BYTES = 8 << 20
-"""Bytes, or characters, of a document; the parser takes seconds for it."""
+"""Maximum bytes or characters of a document; the parser takes seconds for that many."""
 
 MOST_REPEATED = 100_000
-"""Values that the aliases of a document repeat."""
+"""Maximum number of values that the aliases of a document repeat."""
 
 _MOST_DIGITS = 1000
-# Larger integers can share a hash with others, and many keys with one hash take quadratic time in a dict.
+# From here on, different integers can have the same hash, and many keys with one hash take quadratic time in a dict.
 _FIRST_LARGE_KEY = sys.hash_info.modulus
 _LONG_KEY = 60
 # Keys with these tags (`<<` and `=`) are instructions for the loader, not values.
@@ -52,8 +52,8 @@ class RepeatedKeyError(yaml.YAMLError):
 class _Bounded:
     """Mixin for loaders of PyYAML that limits the depth of nesting and the number of values that aliases repeat.
 
-    It also checks each mapping for repeated keys, before keys of merged mappings are added. An alias counts as deep as
-    the node that it names, which must not contain the alias.
+    It also checks each mapping for repeated keys, before keys of merged mappings (`<<`) are added. An alias adds the
+    depth of the node that it names, which must not contain the alias.
     """
 
     _depth = 0
@@ -104,7 +104,7 @@ class _Bounded:
         lines: dict[object, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                # Loaders refuse lists and mappings as keys anyway.
+                # The loaders themselves raise an error for keys that are lists or mappings.
                 continue
             value = self._construct_key(key)
             if isinstance(value, int) and abs(value) >= _FIRST_LARGE_KEY:
@@ -119,13 +119,13 @@ class _Bounded:
 
 
 class _SafeLoader(_Bounded, yaml.SafeLoader):
-    """Values of YAML's own types."""
+    """Loader that converts scalars to YAML's own types."""
 
     def _construct_key(self, key: yaml.ScalarNode) -> object:
         return key.value if key.tag in _INSTRUCTIONS else self.construct_object(key)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """An integer that Python can also write in decimal digits, which has a limit for longer ones."""
+        """Return an integer; YAMLError if it has more digits than Python can write."""
         if len(node.value) > _MOST_DIGITS:
             raise yaml.YAMLError(f"a number has {len(node.value):,} digits, more than {_MOST_DIGITS:,}")
         return int(super().construct_yaml_int(node))
@@ -139,7 +139,7 @@ class _TextLoader(_Bounded, yaml.BaseLoader):
 
 
 class _RepeatingLoader(_SafeLoader):
-    """Values of YAML's own types; of a key that is there twice, the last one."""
+    """Loader that converts scalars to YAML's own types, and keeps the last value of a repeated key."""
 
     allows_repeated_keys = True
 
@@ -148,7 +148,7 @@ class _NodeLoader(_SafeLoader):
     """Loader that returns nodes, which have line numbers, instead of values."""
 
     def get_single_data(self) -> yaml.Node | None:
-        """The root node."""
+        """Return the root node of the document."""
         node: yaml.Node | None = self.get_single_node()
         return node
 
@@ -158,7 +158,7 @@ def parse_yaml(text: str | bytes, *, as_texts: bool = False, allow_repeated_keys
 
     Args:
         text: the document.
-        as_texts: scalars stay texts, so that `no` and `1.10` are what they look like.
+        as_texts: keep scalars as texts, so that `no` is not a boolean and `1.10` not a number.
         allow_repeated_keys: take the last value of a repeated key; only for files of programs that do so too.
 
     Raises:
@@ -184,7 +184,7 @@ def find_entry_lines(text: str | bytes, name: str) -> list[int]:
 
 
 def find_equal_names(names: Iterable[str], unify: Callable[[str], str]) -> tuple[str, str] | None:
-    """Return two names of a mapping that mean the same, such as `min-age` and `min_age`; None if there are none.
+    """Return two different names with the same meaning, such as `min-age` and `min_age`; None if there are none.
 
     Args:
         names: the names.
@@ -225,10 +225,10 @@ def compose_yaml(text: str | bytes) -> yaml.Node | None:
 
 
 MOST_TEXT = 8 << 20
-"""Bytes of a text that people write."""
+"""Maximum bytes of a text file that people write."""
 
 MOST_LINES = 1 << 30
-"""Bytes of a file that has a line per key or path."""
+"""Maximum bytes of a file with a line per key or path."""
 
 
 def read_given_file(
@@ -238,7 +238,7 @@ def read_given_file(
 
     Args:
         path: the file.
-        what: its name in errors, such as `the policy`.
+        what: name of the file in errors, such as `the policy`.
         most: largest accepted size in bytes.
         kind: class of the error.
 
@@ -256,7 +256,7 @@ def read_given_file(
 
 
 def read_given_text(path: str | Path, what: str, *, most: int = MOST_TEXT, kind: type[StateError] = UsageError) -> str:
-    """Read a local UTF-8 file; arguments and errors as of `read_given_file`, also if it is not UTF-8."""
+    """Read a local UTF-8 file; arguments and errors as for `read_given_file`, also an error if it is not UTF-8."""
     try:
         return read_given_file(path, what, most=most, kind=kind).decode()
     except UnicodeDecodeError as error:
@@ -268,9 +268,9 @@ def run_python_file(path: Path | str, name: str, *, kind: type[StateError] = Usa
 
     Args:
         path: the file.
-        name: of the variable.
+        name: name of the variable.
         kind: class of the error.
-        hint: an example of the variable, for the error.
+        hint: hint for the error, such as an example of the variable.
 
     Raises:
         StateError: of `kind`; the file cannot be run, or does not define the variable.

@@ -50,7 +50,7 @@ _LAST = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
 
 
 def make_time(seconds: float) -> datetime:
-    """Turn seconds since 1970 into a time; times outside of Python's range become the first or the last of the range.
+    """Convert seconds since 1970 to a time; times outside of Python's range become its first or last time.
 
     A local file may have a time of any 64-bit number of seconds.
     """
@@ -58,7 +58,7 @@ def make_time(seconds: float) -> datetime:
 
 
 CHECKED_FROM = 256 << 20
-"""Bytes up to which the free memory of the machine is not checked."""
+"""Smallest number of bytes for which the free memory of the machine is checked."""
 
 _MEMINFO = Path("/proc/meminfo")
 _OWN_SIZE = Path("/proc/self/statm")
@@ -75,7 +75,7 @@ def require_memory(size: int, file: str, offset: int | None = None) -> None:
         offset: offset of the bytes in the file, for errors.
 
     Raises:
-        StorageError: there is not so much free memory.
+        StorageError: there is less free memory.
     """
     if size <= CHECKED_FROM:
         return
@@ -89,7 +89,7 @@ def require_memory(size: int, file: str, offset: int | None = None) -> None:
 
 
 def measure_free_memory() -> int | None:
-    """Bytes that the machine, the control group or the limit of this process has left; None where it is unknown."""
+    """Return the bytes that the machine, the control group or the limit of this process has left; None if not known."""
     limits = []
     if _MEMINFO.exists():
         lines = dict(line.split(":", 1) for line in _MEMINFO.read_text(encoding="ascii").splitlines())
@@ -120,7 +120,7 @@ class RecordedFile:
     Attributes:
         name: file name.
         size: bytes.
-        checksum: XXH3-128 of its content as 32 hexadecimal digits; None where the bytes were not read.
+        checksum: XXH3-128 of its content as 32 hexadecimal digits; None if its bytes did not pass through this process.
     """
 
     name: str
@@ -134,7 +134,7 @@ class FileRecorder:
 
     Attributes:
         directory: the directory; files elsewhere, such as temporary ones, are not recorded.
-        files: by name; a file that is written again replaces its predecessor.
+        files: recorded files by name; a file that is written again replaces the earlier one.
     """
 
     directory: Location
@@ -147,16 +147,16 @@ class FileRecorder:
 
 
 class CopyWriter(Protocol):
-    """Writer for a copy of a file that is being written; a failure of the copy must not fail the file."""
+    """Writer of the copy of a file that is being written; if the copy fails, the methods must not raise."""
 
     def write(self, data: memoryview, /) -> None:
         """Write the next bytes."""
 
     def finish(self, checksum: str, /) -> None:
-        """End the copy of a file that was written; `checksum` is that of its content."""
+        """Complete the copy after the file is complete; `checksum` is the checksum of the content."""
 
     def discard(self) -> None:
-        """Remove the copy of a file that could not be written."""
+        """Remove the copy, because the file could not be written."""
 
 
 _RECORDER: ContextVar[FileRecorder | None] = ContextVar("recorder", default=None)
@@ -176,7 +176,7 @@ def record_files(directory: Location) -> Iterator[FileRecorder]:
 
 @contextmanager
 def copy_files(begin: Callable[[Location], CopyWriter]) -> Iterator[None]:
-    """Copy every file that this thread creates while the block runs; `begin` begins a copy."""
+    """Copy every file that this thread creates while the block runs; `begin` returns the writer of a file's copy."""
     token = _BEGIN_COPY.set(begin)
     try:
         yield
@@ -186,10 +186,10 @@ def copy_files(begin: Callable[[Location], CopyWriter]) -> Iterator[None]:
 
 @contextmanager
 def recording(location: Location, file: IO[bytes]) -> Iterator[Any]:
-    """Yield a new file that is being written.
+    """Yield the object to which the content of a new file is written.
 
-    It is recorded at the end of the block if it is in the directory of `record_files`, and copied inside a block of
-    `copy_files`.
+    Inside a block of `record_files`, a file in its directory is recorded at the end of this block. Inside a block of
+    `copy_files`, everything that is written is also copied.
     """
     recorder, begin = _RECORDER.get(), _BEGIN_COPY.get()
     is_recorded = recorder is not None and recorder.covers(location)
@@ -211,7 +211,7 @@ def recording(location: Location, file: IO[bytes]) -> Iterator[Any]:
 
 
 class _Checksummed(io.BufferedIOBase):
-    """A file that is written from its beginning to its end, with the checksum of what was written."""
+    """A file that is written sequentially, with the size and checksum of the bytes written so far."""
 
     def __init__(self, file: IO[bytes], copy: CopyWriter | None = None) -> None:
         self._file = file
@@ -251,7 +251,7 @@ class _Checksummed(io.BufferedIOBase):
 
 
 def compute_checksum(chunks: Iterable[bytes]) -> str:
-    """XXH3-128 of bytes as 32 hexadecimal digits."""
+    """Return the XXH3-128 of bytes as 32 hexadecimal digits."""
     digest = xxhash.xxh3_128()
     for chunk in chunks:
         digest.update(chunk)
@@ -318,7 +318,7 @@ def _find_type(location: Location) -> str | None:
 
 
 def file_size(location: Location) -> int:
-    """Size of a file in bytes.
+    """Return the size of a file in bytes.
 
     Raises:
         MissingFileError: no such file.
@@ -327,7 +327,7 @@ def file_size(location: Location) -> int:
 
 
 def find_entry(location: Location) -> FileEntry:
-    """Size and time of one file or directory.
+    """Return size and time of one file or directory.
 
     Raises:
         MissingFileError: there is none.
@@ -351,7 +351,7 @@ def read_file(location: Location, *, most: int | None = None) -> bytes:
     if is_local(location):
         content = request(location, "read the file", lambda: _read_local(location, most))
     elif most is None:
-        # Without the limit s3fs asks for the size first.
+        # Without this limit on concurrency, s3fs asks for the size first, with another request.
         options = {"max_concurrency": 1} if is_s3(location.filesystem) else {}
         content = request(
             location, "read the file", lambda: bytes(location.filesystem.cat_file(location.path, **options))
@@ -372,7 +372,7 @@ def _read_local(location: Location, most: int | None) -> bytes:
     chunks: list[bytes] = []
     with Path(location.path).open("rb", buffering=0) as file:
         require_reach(location, file.fileno())
-        # Files of the kernel, as in /proc, have more bytes than their size says.
+        # Read on beyond the size: files of the kernel, as in /proc, have more bytes than their size says.
         wanted = size + 1
         while (most is None or sum(map(len, chunks)) <= most) and (chunk := file.read(wanted)):
             chunks.append(chunk)
@@ -381,7 +381,7 @@ def _read_local(location: Location, most: int | None) -> bytes:
 
 
 def _read_beginning(location: Location, size: int) -> bytes:
-    """The first bytes of a file that is not local, or all of a smaller one."""
+    """Return the first `size` bytes of a remote file, or all bytes if it is smaller."""
     try:
         return bytes(location.filesystem.cat_file(location.path, start=0, end=size))
     except client_errors() as error:
@@ -399,10 +399,10 @@ def _too_large(location: Location, most: int) -> FormatError:
 
 
 def require_regular(location: Location) -> os.stat_result:
-    """Status of a local file, links followed.
+    """Return the status of a local file or directory, with symbolic links followed.
 
     Raises:
-        MissingFileError: there is none, or it is a device or a pipe, of which reading may never end.
+        MissingFileError: there is no such file, or it is a device or a pipe, from which reading may never end.
     """
     with translating(location, "measure the file"):
         status = Path(location.path).stat()
@@ -412,12 +412,12 @@ def require_regular(location: Location) -> os.stat_result:
 
 
 def require_reach(location: Location, descriptor: int) -> None:
-    """Refuse an open local file outside the directories that the snapshot may name.
+    """Check that an open local file is in the directories that the snapshot may name.
 
-    Its path was in reach when it was found, but a directory may have been exchanged for a symbolic link since.
+    Its path was checked before it was opened, but a directory may have been replaced by a symbolic link since then.
 
     Raises:
-        OutOfReachError: it is elsewhere.
+        OutOfReachError: the file is elsewhere.
     """
     if location.reach is not None:
         location.reach.require(location.path, descriptor)
@@ -499,7 +499,7 @@ def create_file(location: Location, *, replace: bool = False) -> Iterator[IO[byt
 
 
 def make_directory(location: Location) -> None:
-    """Create a directory and those above it; nothing happens when it is there.
+    """Create a directory and its parents; do nothing if it exists.
 
     Raises:
         StorageError: the storage refuses.
@@ -512,9 +512,9 @@ def make_directory(location: Location) -> None:
 
 
 def replace_file(location: Location, data: bytes) -> None:
-    """Write a small file whole, in the place of one that may be there; readers see the old or the new content.
+    """Write a small file, which may replace an existing one; readers see either the old or the new content.
 
-    Locally by renaming; object stores publish an object when all of it has arrived.
+    A local file is written under another name and renamed. Object stores publish an object when all of it has arrived.
 
     Raises:
         StorageError: the storage refuses.
@@ -534,7 +534,7 @@ def replace_file(location: Location, data: bytes) -> None:
 
 
 def create_file_at_once(location: Location, data: bytes) -> None:
-    """Write a small new file that is complete as soon as it exists, also after a crash.
+    """Write a small new file that exists only when it is complete, even after a crash.
 
     Raises:
         TargetExistsError: something is there already.
@@ -543,7 +543,7 @@ def create_file_at_once(location: Location, data: bytes) -> None:
     if exists(location):
         raise TargetExistsError("a file of this name exists already", where=Where(file=str(location)))
     if not has_directories(location.filesystem):
-        # An object appears when its upload is complete.
+        # An object exists only when its upload is complete.
         with create_file(location) as file:
             file.write(data)
         return
@@ -567,7 +567,7 @@ def create_file_at_once(location: Location, data: bytes) -> None:
 
 
 def copy_file(source: Location, target: Location, *, replace: bool = False) -> int:
-    """Copy a file, also between storages, without holding more than `COPY_SIZE` of it; returns the bytes copied.
+    """Copy a file, also between storages, with at most `COPY_SIZE` of it in memory; return the number of bytes.
 
     Args:
         source: the file.
@@ -599,7 +599,7 @@ def copy_inside(source: Location, target: Location, size: int) -> None:
     Args:
         source: the file.
         target: the new file, for which `can_copy_inside` holds; its directory exists.
-        size: of the file in bytes.
+        size: size of the file in bytes.
 
     Raises:
         MissingFileError: no such file.
@@ -609,7 +609,7 @@ def copy_inside(source: Location, target: Location, size: int) -> None:
 
     def copy() -> None:
         if is_s3(filesystem) and size <= _ONE_COPY:
-            # `cp_file` of s3fs asks for the size first.
+            # `cp_file` of s3fs is not used, because it asks for the size first, with another request.
             bucket, key, version = filesystem.split_path(source.path)
             target_bucket, target_key, _ = filesystem.split_path(target.path)
             copied = {"Bucket": bucket, "Key": key} | ({"VersionId": version} if version else {})
@@ -629,7 +629,7 @@ def copy_inside(source: Location, target: Location, size: int) -> None:
 
 
 def remove_file(location: Location) -> None:
-    """Remove a file; nothing happens when there is none."""
+    """Remove a file; do nothing if it does not exist."""
 
     def remove() -> None:
         with suppress(FileNotFoundError):
@@ -645,7 +645,7 @@ def remove_file(location: Location) -> None:
 
 
 def remove_directory(location: Location) -> None:
-    """Remove a directory with all that is in it; nothing happens when there is none."""
+    """Remove a directory with its content; do nothing if it does not exist."""
 
     def remove() -> None:
         location.filesystem.invalidate_cache(location.path)
@@ -657,14 +657,14 @@ def remove_directory(location: Location) -> None:
 
 
 def to_entry(filesystem: AbstractFileSystem, info: dict[str, Any]) -> FileEntry:
-    """Make an entry from the properties of a file in fsspec."""
+    """Make an entry from the properties that fsspec returns for a file."""
     is_directory = info["type"] == "directory"
     location = Location(filesystem, str(info["name"]))
     return FileEntry(location, 0 if is_directory else int(info["size"] or 0), is_directory, modified_time(info))
 
 
 def modified_time(info: dict[str, Any]) -> datetime | None:
-    """Time of the last change in an fsspec listing; None when the storage does not say."""
+    """Return the time of the last change in the properties that fsspec lists; None if the storage does not say."""
     for key in _TIME_KEYS:
         value = info.get(key)
         if isinstance(value, int | float):

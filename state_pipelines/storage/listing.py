@@ -38,13 +38,13 @@ PAGE = 1_000
 """Objects of a page, the most that S3 gives."""
 
 SEQUENTIAL = 4
-"""Pages after which a listing is shared: each range that is listed beside others reads up to a page too much."""
+"""Pages that are listed sequentially before ranges are listed in parallel, since each range may list a page in vain."""
 
 WAITING = 8
-"""Pages of one range that wait for the reader."""
+"""Maximum number of pages of one range that wait in memory for the reader."""
 
 _LAST = "\U0010ffff"
-"""The last name of all."""
+"""A character after all characters in names."""
 
 # Ranges inside a directory begin at these digits: Flink names most files by random UUIDs.
 _CUTS = "2468ace"
@@ -67,7 +67,7 @@ class S3Object:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Names after `start` up to `end` (inclusive); an empty `end` is open."""
+    """Range of names after `start` up to `end` (inclusive); if `end` is empty, up to the last name."""
 
     start: str
     end: str
@@ -84,7 +84,7 @@ def parse_times_fast(filesystem: AbstractFileSystem) -> None:
 
 
 def _parse_time(value: Any) -> datetime:
-    # Listings have ISO 8601; headers of answers have times as in e-mails.
+    # Listings have times in ISO 8601; headers of responses have them in the format of e-mails.
     if isinstance(value, str) and value[10:11] == "T":
         return datetime.fromisoformat(value)
     from botocore.utils import parse_timestamp
@@ -120,7 +120,7 @@ def list_objects(root: Location, leave_out: Callable[[str], str | None] = lambda
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """Objects, and the name after which the next page begins; None after the last page."""
+    """A page of a listing: its objects, and the name after which the next page begins (None: it is the last page)."""
 
     objects: list[S3Object]
     next: str | None
@@ -164,7 +164,10 @@ class _Lister:
             start = page.next
 
     def plan_ranges(self, after: str) -> list[_Range]:
-        """Divide the names after `after` into ranges to list in parallel; they begin at directories or inside them."""
+        """Divide the names after `after` into ranges that are listed in parallel.
+
+        Ranges begin at the names of directories, and, if there are few directories, also inside them (at `_CUTS`).
+        """
         prefix = self._prefix
         directories: list[str] = []
         while True:
@@ -197,7 +200,7 @@ class _Lister:
 def _share(
     ranges: Sequence[_Range], list_pages: Callable[[_Range], Iterator[list[S3Object]]]
 ) -> Iterator[list[S3Object]]:
-    """List ranges at the same time and give their pages in order; a bounded number waits for the reader."""
+    """List ranges at the same time and yield their pages in order; few pages of each range wait in memory."""
     waiting: list[queue.Queue[list[S3Object] | Exception | None]] = [queue.Queue(WAITING) for _ in ranges]
     stopped = threading.Event()
 
@@ -353,7 +356,7 @@ class TreeEntry:
         is_link: it is a symbolic link or another special file.
         modified: time of the last change; None when the storage does not say.
         inode: device and number of a local file that has several names (hard links), else None.
-        links: number of these names.
+        links: number of names of the file.
     """
 
     name: str
@@ -366,7 +369,7 @@ class TreeEntry:
 
 
 def list_tree(root: Location) -> list[TreeEntry]:
-    """Every file, directory and link below a directory, sorted by name.
+    """List every file, directory and link below a directory, sorted by name.
 
     Directories that vanish meanwhile are left out.
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _SINGLE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 _PLAIN_NAME = re.compile(r"\w[\w.-]*", re.ASCII)
-# Object stores, where directories exist only as beginnings of names.
+# Schemes of object stores, where directories exist only as prefixes of names.
 _FLAT = frozenset({"s3", "gs", "gcs", "abfs", "az"})
 
 
@@ -48,7 +48,7 @@ class Reach(Protocol):
     """The directories in which a file may be."""
 
     def require(self, path: str, descriptor: int) -> None:
-        """Refuse an open local file outside these directories; `path` is the path by which it was opened."""
+        """Raise OutOfReachError if an open local file is outside these directories; `path` is that of opening it."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Location:
 
     Attributes:
         filesystem: the fsspec file system.
-        path: path in the form of that file system.
-        reach: directories in which the snapshot that names this local file may have files; checked again after opening.
+        path: path as that file system spells it.
+        reach: for a local file that a snapshot names: the directories in which it may be, checked again after opening.
     """
 
     filesystem: AbstractFileSystem
@@ -101,12 +101,12 @@ def has_directories(filesystem: AbstractFileSystem) -> bool:
 
 
 def protocols(filesystem: AbstractFileSystem) -> tuple[str, ...]:
-    """Schemes of a file system."""
+    """Return the schemes of a file system."""
     return (filesystem.protocol,) if isinstance(filesystem.protocol, str) else tuple(filesystem.protocol)
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether a name is safe on every file system: letters, digits and `_`, after the first also `.` and `-`."""
+    """Return whether a name is safe on every file system: letters, digits and `_`, after the first also `.` and `-`."""
     return _PLAIN_NAME.fullmatch(name) is not None
 
 
@@ -117,7 +117,7 @@ def complete_scheme(path: str) -> str:
 
 
 def join(location: Location, *names: str) -> Location:
-    """The location below `location`."""
+    """Return the location of `names`, one below the other, below `location`."""
     return Location(location.filesystem, "/".join((location.path.rstrip("/"), *names)))
 
 
@@ -133,7 +133,7 @@ def is_below(path: str, directory: str) -> bool:
 
 
 def parent(location: Location) -> Location:
-    """The directory that holds `location`."""
+    """Return the directory that contains `location`."""
     return Location(location.filesystem, location.path.rstrip("/").rpartition("/")[0] or "/")
 
 
@@ -149,10 +149,10 @@ class Threads(ThreadPoolExecutor):
 
 
 _SHORTEST = 6
-"""Characters of the shortest text that is hidden; shorter ones are found in too many words."""
+"""Minimum length of a secret that is hidden; shorter ones occur in too many words."""
 
 _FRAGMENT = re.compile(r"[^\s;,:@/?&=\"'<>\\]+")
-# Addresses without user, query and blanks are not hidden: they show users which server does not respond.
+# Addresses without user, query and blanks are not hidden, because they show users which server does not respond.
 _ADDRESS = re.compile(
     r"(?:[a-z][a-z0-9+.-]*://)?(?:[\w.-]+|\[[0-9a-f:.]+\])(?P<port>:[0-9]{1,5})?(?P<path>/[\w./-]*)?", re.IGNORECASE
 )
@@ -171,7 +171,7 @@ _known: set[str] = set()
 
 
 def remember_secrets(options: Mapping[str, Any]) -> None:
-    """Let `hide_option_values` hide the secrets in the options of a file system in this process from now on."""
+    """Make `hide_option_values` hide the secrets in these options of a file system from now on, in this process."""
     _known.update(_find_secrets(options, is_secret=False, name=""))
 
 
@@ -186,7 +186,7 @@ def hide_option_values(text: str, options: Mapping[str, Any] | None = None) -> s
         options: options of the file system, besides those of `remember_secrets`.
     """
     secrets = _known.union(_find_secrets(options or {}, is_secret=False, name=""))
-    # A client's message may contain them percent-encoded, as in a URL.
+    # A client's message may contain secrets percent-encoded, as in a URL.
     found = {each for secret in secrets if len(secret) >= _SHORTEST for each in (secret, quote(secret, safe=""))}
     if not found:
         return text
@@ -253,7 +253,7 @@ _PRODUCT_NAME = Path("/sys/class/dmi/id/product_name")
 
 
 def choose_token(options: dict[str, Any]) -> dict[str, Any]:
-    """Add `token: anon` to options of gcsfs where there are no credentials; it reads public buckets.
+    """Add `token: anon`, with which public buckets can be read, to options of gcsfs if there are no credentials.
 
     Credentials are those that google-auth and gcsfs find (https://google.aip.dev/auth/4110).
     """
@@ -332,7 +332,7 @@ def _limit_s3(filesystem: AbstractFileSystem) -> None:
     if getattr(filesystem, "retries", 1) == 1:
         return
     filesystem.retries = 1
-    # A new mapping: the old one is among the options that fsspec uses as the cache key of the file system.
+    # A new mapping is set instead of changing the old one, which is part of fsspec's cache key of the file system.
     filesystem.config_kwargs = {
         "retries": {"total_max_attempts": 1},
         "max_pool_connections": _CONNECTIONS,
@@ -369,7 +369,7 @@ def _limit_google(filesystem: AbstractFileSystem) -> None:
 
 
 def _limit_azure(filesystem: AbstractFileSystem) -> None:
-    """Stop the client of Azure from repeating a request three times in ninety seconds, even without credentials."""
+    """Stop the client of Azure from repeating a request three times in 90 seconds, even one without credentials."""
     policy = getattr(getattr(getattr(filesystem, "service_client", None), "_config", None), "retry_policy", None)
     if policy is None or "configure_retries" in vars(policy):
         return
@@ -394,7 +394,7 @@ class RequestCounts:
 
     Attributes:
         requests: number of requests, also to local disks; a listing counts as one, whatever its pages.
-        bytes_read: bytes of files that came back.
+        bytes_read: bytes of files that were received.
     """
 
     requests: int
@@ -427,7 +427,7 @@ _FIRST_WAIT = 0.2
 NO_BUCKET = "the bucket does not exist"
 
 _LONG_REASON = 300
-"""Characters of the reason of a fault that are shown; `--debug` shows all."""
+"""Maximum characters of the reason of a fault in a message; `--debug` shows all."""
 
 _OPTIONS = "Credentials and options of each storage: docs/storage.md"
 
@@ -511,8 +511,7 @@ _CONFLICT_CODES = frozenset({"ConditionalRequestConflict", "OperationAborted"})
 """Conflicts with another request that may be over at once; any other conflict stays."""
 _CONFLICT_ATTEMPTS = 2
 
-# Exceptions of clients for options that they do not accept, some only at the first request. Their messages may quote
-# the options.
+# Exceptions that clients raise for wrong options, some only at the first request. Their messages may quote the options.
 _WRONG_OPTIONS = (AttributeError, KeyError, TypeError, ValueError)
 
 Result = TypeVar("Result")
@@ -523,7 +522,7 @@ class ShortBodyError(OSError):
 
 
 def client_errors() -> tuple[type[BaseException], ...]:
-    """Exceptions that a file system may raise for a fault of its storage."""
+    """Return the classes of exceptions that a file system may raise for a fault of its storage."""
     found: list[type[BaseException]] = [OSError]
     for module, name in _CLIENT_ERRORS:
         kind = getattr(sys.modules.get(module), name, None)
@@ -542,7 +541,8 @@ def is_transient(error: BaseException) -> bool:
     if find_status(error) in _TRANSIENT_STATUS or code.removeprefix(_ENCRYPTION_CODES) in _TRANSIENT_CODES:
         return True
     if _response(error) is not None:
-        # The storage has responded: its code counts, not the errno, which s3fs sets to one value for all unknown codes.
+        # If the storage has responded, its error code decides and not the errno, which s3fs sets to the same value for
+        # all unknown codes.
         return code in _CONFLICT_CODES
     if isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO:
         return True
@@ -589,7 +589,7 @@ def _count_attempts(error: BaseException) -> int:
 
 @contextmanager
 def translating(location: Location, operation: str, *, writes: bool = False) -> Iterator[None]:
-    """Translate faults of a block that cannot be repeated as a whole; see `request`."""
+    """Convert exceptions of a block to the errors that `request` raises, without repeating the block."""
     try:
         yield
     except client_errors() as error:
@@ -648,7 +648,7 @@ def translate(
 
 
 def _explain_refusal(error: BaseException) -> tuple[str, str] | None:
-    """Return what is wrong and a hint if a storage refuses a request; None for other faults.
+    """Return a message and a hint for an error by which a storage refuses a request; None for other errors.
 
     A refusal does not mean that the file is missing or damaged.
     """
@@ -685,7 +685,7 @@ def _find_region(error: BaseException) -> str:
 def _explain_at(location: Location, error: BaseException) -> str:
     if isinstance(location.filesystem, LocalFileSystem):
         return explain(error)
-    # The message may contain the URL with a password; one with blanks is found only by replacing the whole URL.
+    # The message may contain the URL with a password. One with blanks is only hidden if the whole URL is replaced.
     return explain(
         error, getattr(location.filesystem, "storage_options", None) or {}, urls={location.url: str(location)}
     )
@@ -698,8 +698,8 @@ def explain(
 
     Args:
         error: the fault.
-        options: of the file system, besides those of `locations.remember_secrets`.
-        urls: URLs that the reason may quote, each with the text to show in its place.
+        options: options of the file system, besides those of `locations.remember_secrets`.
+        urls: URLs that the reason may quote, each with the text that replaces it.
     """
     text = str(error)
     if isinstance(error, OSError) and error.errno and error.strerror and not error.filename:
@@ -733,7 +733,7 @@ def _code(error: BaseException) -> str:
 
 
 def find_status(error: BaseException) -> int:
-    """The HTTP status of the response that an error is about; 0 where there is none."""
+    """Return the HTTP status of the response that caused an error; 0 if there is none."""
     response = _response(error)
     if isinstance(response, dict):
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

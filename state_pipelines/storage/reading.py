@@ -49,11 +49,11 @@ _M_ARENA_MAX = -8
 
 @cache
 def limit_arenas() -> None:
-    """Let threads share few arenas of glibc; other C libraries have none.
+    """Limit the arenas (heaps per thread) of glibc to `ARENAS`; other C libraries have none.
 
     By default there are up to eight per processor, each of which keeps the buffers that its threads have freed. Threads
-    that read ahead allocate whole windows of files, so that arenas would hold several times what is read ahead. A
-    limit that the user has set by `MALLOC_ARENA_MAX` or `GLIBC_TUNABLES` stays.
+    that read ahead allocate whole windows of files, so the arenas would hold several times the memory that is read
+    ahead. A limit that the user has set by `MALLOC_ARENA_MAX` or `GLIBC_TUNABLES` is not changed.
     """
     if sys.platform != "linux" or "MALLOC_ARENA_MAX" in os.environ:
         return
@@ -65,15 +65,16 @@ def limit_arenas() -> None:
 
 
 REQUEST_SIZE = 2 << 20
-"""Bytes per request of a range that is read with several; more would leave few requests in flight."""
+"""Bytes per request when a range is read with several requests; larger requests would be too few in flight."""
 
 REQUESTS = 16
 """Requests of one reader that are in flight at a time on a storage that is not local, by default."""
 
 REQUESTS_VARIABLE = "STATE_PIPELINES_READ_AHEAD_REQUESTS"
-"""Environment variable with a number in place of `REQUESTS`; 1 reads nothing ahead."""
+"""Environment variable with a number that replaces `REQUESTS`; with 1, nothing is read ahead."""
 
-# Larger reads first ask for the size of the file: a wrong length in a file must not make us allocate its memory.
+# Before a larger read, the size of the file is asked for: a wrong length in a file must not make this process allocate
+# so much memory.
 _TRUSTED_SIZE = 32 << 20
 
 
@@ -81,7 +82,7 @@ def read_setting(variable: str, default: int) -> int:
     """Read a number from an environment variable.
 
     Raises:
-        UsageError: it is not a number above 0.
+        UsageError: the value is not a number above 0.
     """
     text = os.environ.get(variable) or str(default)
     if not text.isdecimal() or int(text) == 0:
@@ -90,7 +91,7 @@ def read_setting(variable: str, default: int) -> int:
 
 
 def count_requests(location: Location, size: int) -> int:
-    """Number of requests with which `read_range` reads `size` bytes of a file on a storage that is not local."""
+    """Return the number of requests with which `read_range` reads `size` bytes of a file on a remote storage."""
     return max(1, -(-size // REQUEST_SIZE)) if location.filesystem.async_impl else 1
 
 
@@ -160,9 +161,9 @@ class _RangeRequests:
         return self.size < self._bounds[-1] - self._bounds[0]
 
     def fetch(self, in_flight: int) -> None:
-        """Send the requests of which not all bytes have been received."""
+        """Send the requests that have not been answered completely."""
         missing = [number for number in range(len(self._bounds) - 1) if self._is_missing(number)]
-        # `request`, which calls this, counts one of the requests itself.
+        # One request is subtracted, which the function `request` counts: it calls this one.
         add_requests(len(missing) - 1)
         if len(self._bounds) == 2:
             self._found[0] = _read_at_once(self._location, self._bounds[0], self._bounds[1])
@@ -181,7 +182,7 @@ class _RangeRequests:
             raise failure
 
     def require_no_more(self) -> None:
-        """Refuse responses longer than the requested range: a server that ignores ranges sends the file from its start.
+        """Check that no response is longer than its range: a server that ignores ranges sends the file from its start.
 
         Raises:
             StorageError: a response is too long.
@@ -196,7 +197,7 @@ class _RangeRequests:
                 )
 
     def join(self) -> bytes:
-        """All bytes, in order."""
+        """Return the bytes of all requests, in order."""
         return b"".join(self._found[number] for number in range(len(self._found)))
 
     def _is_missing(self, number: int) -> bool:
@@ -231,42 +232,42 @@ MEMORY_VARIABLE = "STATE_PIPELINES_READ_AHEAD_MEMORY"
 """Environment variable with a number of MiB in place of `MEMORY`."""
 
 FIRST_REQUESTS = 8
-"""Requests that a reader begins with, of some 16 MiB together."""
+"""Number of requests that a reader sends at first, together about 16 MiB."""
 
 _BEGUN_SCANS = 64
-"""Scans that have begun beside the one whose turn it is, at most."""
+"""Maximum number of scans that are started ahead of the current scan."""
 
 _BEGUN_BYTES = 32 << 20
-"""Bytes of items whose scans have begun, about; one has begun however large it is."""
+"""Approximate bytes of the items whose scans are started ahead; one scan is started even if its item is larger."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 WAITING = 128
-"""Works that wait at a time where each reads few bytes, such as the header of a file; S3 has as many connections."""
+"""Maximum number of calls at a time that read few bytes each, such as file headers; S3 has as many connections."""
 
 
 class Budget:
-    """Limit for the memory of all readers of this process that read ahead.
+    """Limit on the memory of all readers in this process that read ahead.
 
     Attributes:
-        held: bytes reserved now.
-        most: largest `held` so far.
+        held: bytes that are reserved now.
+        most: maximum of `held` so far.
     """
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
-        """Reset the counts; a forked process does so, since its parent's reads are not its own."""
+        """Reset the counts; called in a forked process, which does not hold the memory that its parent has reserved."""
         self.held = self.most = 0
         self._lock = Lock()
 
     def take(self, size: int, *, needed: bool) -> bool:
         """Reserve `size` bytes if the limit allows it or they are `needed`; return whether they were reserved.
 
-        They are needed for the next item of a reader: each reader may hold one item, whatever the others hold.
+        Bytes are needed if the reader holds no item: each reader may hold one item even if the limit is exceeded.
         """
         limit = read_setting(MEMORY_VARIABLE, MEMORY) << 20
         with self._lock:
@@ -299,9 +300,9 @@ def read_ahead(
 
     Args:
         items: the items; none of them is None.
-        read: reads one item; called by threads. An error is raised when it is the item's turn.
-        location: of the file; None where there is no file.
-        size: bytes of memory that the result of an item takes.
+        read: reads one item; called by threads. Its error is raised when the item would be yielded.
+        location: location of the files; None if there are no files.
+        size: returns the bytes of memory that the result of an item takes.
 
     Raises:
         UsageError: an environment variable of the settings is not a number.
@@ -347,11 +348,11 @@ def do_together(works: Sequence[Callable[[], Result]], location: Location | None
 
     Args:
         works: the functions.
-        location: of the files; None where there is no file.
-        most: calls at a time; the default is for calls that read few bytes each.
+        location: location of the files; None if there are no files.
+        most: maximum number of calls at a time; the default is for calls that read few bytes each.
 
     Returns:
-        Their results in order; of several errors the first one is raised.
+        The results of the functions in order. If several raise errors, the first one is raised.
     """
     if len(works) < 2 or location is None or is_local(location) or read_setting(REQUESTS_VARIABLE, REQUESTS) == 1:
         return [work() for work in works]
@@ -363,7 +364,7 @@ def do_together(works: Sequence[Callable[[], Result]], location: Location | None
 
 
 def attempt_together(works: Sequence[Callable[[], Result]], location: Location | None) -> list[Result | StateError]:
-    """Call functions as `do_together` does; the error of a call is its result."""
+    """Call functions as `do_together` does; if a function raises an error, the error is its result."""
 
     def attempt(work: Callable[[], Result]) -> Result | StateError:
         try:
@@ -379,17 +380,18 @@ def scan_ahead(
 ) -> Generator[tuple[Item, Iterator[Result]], None, None]:
     """Scan items one after the other; on a remote storage, start the scans of the next items ahead.
 
-    A scan that reads ahead still waits for the storage at its start; this hides that wait. A started scan holds its
-    first result in memory, and the bytes that it reads ahead.
+    Even a scan that reads ahead waits for the storage at its start, unless it is started early. A started scan holds
+    its first result in memory, and the bytes that it reads ahead.
 
     Args:
-        items: what is scanned, such as files.
-        scan: yields the results of an item; started by a thread. Errors of the start are raised with the first result.
-        location: of the items; None where there is no file.
-        size: bytes of an item, about.
+        items: the items to scan, such as files.
+        scan: yields the results of an item; started by a thread. An error at the start is raised instead of the first
+            result.
+        location: location of the items; None if there are no files.
+        size: approximate bytes of an item.
 
     Yields:
-        An item, and its results, which have to be taken before the next item.
+        An item, and the iterator of its results, which must be exhausted before the next item.
 
     Raises:
         UsageError: an environment variable of the settings is not a number.
@@ -404,7 +406,7 @@ def scan_ahead(
     pool = _start_threads(count + 1)
     try:
         while True:
-            # `count` scans ahead, and the one whose results are yielded next.
+            # Start scans until there are `count` scans ahead, plus the one whose results are yielded next.
             for item in islice(rest, count + 1 - len(begun)):
                 results = scan(item)
                 begun.append((item, results, pool.submit(next, results, _END)))
@@ -437,8 +439,9 @@ def begin_together(scans: Sequence[Iterator[Result]], location: Location | None)
     """Start several scans at the same time, for a caller that takes results of all of them in turn, such as a merge.
 
     Args:
-        scans: the scans; each holds its first result once it is started.
-        location: of the files that they read; None without files. Scans of local files are not started here.
+        scans: the scans; each holds its first result in memory once it is started.
+        location: location of the files that they read; None if there are none. Scans of local files are not started
+            here.
     """
     if location is None or is_local(location):
         return list(scans)
@@ -447,12 +450,12 @@ def begin_together(scans: Sequence[Iterator[Result]], location: Location | None)
 
 
 def count_scans_ahead(size: int) -> int:
-    """Number of scans of about `size` bytes that are started before the current scan has ended."""
+    """Return the number of scans (of about `size` bytes each) that are started before the current scan has ended."""
     return max(1, min(_BEGUN_SCANS, _BEGUN_BYTES // max(1, size)))
 
 
 def count_together(size: int) -> int:
-    """Number of calls to run at a time, each of which needs about `size` bytes of memory."""
+    """Return the number of calls to run at a time if each needs about `size` bytes of memory."""
     return max(1, min(WAITING, _BEGUN_BYTES // max(1, size)))
 
 
@@ -509,7 +512,7 @@ def write_copies(directory: Path) -> Iterator[None]:
 
 
 def link_copy(file: Path, directory: Path, url: str) -> None:
-    """Add a local file to a directory of copies, as the copy of an uploaded file: by link, or copied between disks.
+    """Add a local file to a directory of copies, as the copy of the file at `url`: linked, or copied from another disk.
 
     Raises:
         OSError: the disk refuses.
@@ -518,14 +521,14 @@ def link_copy(file: Path, directory: Path, url: str) -> None:
 
 
 def find_copy(directory: Path, url: str, size: int, *, verify: bool = True) -> Path | None:
-    """Find the copy of a file in a directory; None if no copy has the size and checksum of what was written.
+    """Find the copy of a file in a directory of copies; None if there is no copy with the right size and checksum.
 
-    A linked copy has no checksum: the tables and logs of RocksDB have their own.
+    A linked copy (`link_copy`) has no checksum and is not verified: the tables and logs of RocksDB have their own.
 
     Args:
-        directory: of the copies.
-        url: of the file.
-        size: of the file, in bytes.
+        directory: the directory of copies.
+        url: URL of the file.
+        size: size of the file in bytes.
         verify: read the copy and compare the checksum; otherwise compare only the size.
     """
     linked = directory / _name_copy(url)
@@ -539,7 +542,7 @@ def find_copy(directory: Path, url: str, size: int, *, verify: bool = True) -> P
 
 
 def take_copy(copy: Path, directory: Path) -> None:
-    """Add a copy to another directory of copies as well: by link, or copied between disks.
+    """Add a copy to another directory of copies as well: linked, or copied to another disk.
 
     Raises:
         OSError: the disk refuses.
@@ -548,7 +551,7 @@ def take_copy(copy: Path, directory: Path) -> None:
 
 
 def remove_other_copies(directory: Path, urls: Iterable[str]) -> None:
-    """Remove all files from a directory of copies but the copies of the files at `urls`."""
+    """Remove all files from a directory of copies except the complete copies of the files at `urls`."""
     names = set(map(_name_copy, urls))
     for path in directory.iterdir():
         if path.stem not in names or path.suffix == _PARTIAL:
@@ -556,7 +559,7 @@ def remove_other_copies(directory: Path, urls: Iterable[str]) -> None:
 
 
 class _WrittenCopy:
-    """The copy of a file that is being written; its name gets the checksum when it is complete."""
+    """Writer of the copy of a file (`CopyWriter`); when the copy is complete, its name contains the checksum."""
 
     def __init__(self, directory: Path, url: str) -> None:
         self._url = url
@@ -578,7 +581,7 @@ class _WrittenCopy:
                 self._give_up(error)
 
     def finish(self, checksum: str) -> None:
-        """Give the copy its name."""
+        """Close the copy and rename it to its final name, which contains the checksum."""
         if self._file is not None:
             try:
                 self._file.close()
@@ -587,7 +590,7 @@ class _WrittenCopy:
                 self._give_up(error)
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the incomplete copy."""
         if self._file is not None:
             with suppress(OSError):
                 self._file.close()

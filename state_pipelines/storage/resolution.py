@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 VARIABLE = "STATE_PIPELINES_STORAGE_OPTIONS"
 """Environment variable with storage options for the whole process: a file, or the options themselves (YAML, JSON)."""
 
-# Schemes that name the same storage, with the one that `canonicalize` uses; empty for local paths.
+# Scheme -> the scheme that `canonicalize` uses for the same storage; empty for local paths.
 _CANONICAL = {
     "s3a": "s3",
     "s3n": "s3",
@@ -110,7 +110,7 @@ def use_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def share_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
-    """Use options in this process, and in the processes that it starts from now on, by the variable `VARIABLE`.
+    """Use storage options in this process, and in processes that it starts from now on, which inherit `VARIABLE`.
 
     Raises:
         UsageError: see `use_storage_options`.
@@ -122,12 +122,12 @@ def share_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
 
 @contextmanager
 def scoped_storage_options(options: Mapping[str, Mapping[str, Any]], *, processes: bool = False) -> Iterator[None]:
-    """Use options in a block of this thread and its `Threads`; they precede those of the process.
+    """Use storage options in a block of this thread and its `Threads`; they take precedence over the process's options.
 
     Args:
-        options: by root, see `use_storage_options`.
-        processes: also use them in other processes that the block starts, such as those of Spark. They get them by the
-            variable `VARIABLE`, which other threads of this process see too.
+        options: options by root, see `use_storage_options`.
+        processes: also use the options in processes that the block starts, such as those of Spark. They inherit the
+            environment variable `VARIABLE`, which other threads of this process see, too.
 
     Raises:
         UsageError: see `use_storage_options`.
@@ -146,7 +146,7 @@ def scoped_storage_options(options: Mapping[str, Mapping[str, Any]], *, processe
 
 
 def list_storage_options() -> dict[str, dict[str, Any]]:
-    """Return the options in force here by root, as the user gave them, for `use_storage_options` in another process."""
+    """Return the storage options that apply here by root, as given, for `use_storage_options` in another process."""
     return _from_environment(os.environ.get(VARIABLE, "")) | _registered | dict(_scoped.get() or {})
 
 
@@ -157,7 +157,7 @@ def load_storage_options(text: str) -> dict[str, dict[str, Any]]:
     of a file. It may contain secrets, so errors do not quote it.
 
     Raises:
-        UsageError: there is no such file, or it does not hold options by root.
+        UsageError: there is no such file, or it does not contain options by root.
     """
     where = Where() if is_options_text(text) else Where(file=text)
     try:
@@ -283,7 +283,7 @@ def resolve(path: str, **storage_options: Any) -> Location:
         StorageError: the storage refuses the options.
     """
     if not path.strip():
-        # fsspec would take it for the working directory.
+        # fsspec would interpret an empty path as the working directory.
         raise UsageError("the path is empty", hint="Name a directory or a file; the working directory is `.`")
     normal = normalize(path)
     options = find_storage_options(normal) | storage_options
@@ -291,11 +291,11 @@ def resolve(path: str, **storage_options: Any) -> Location:
     where = Where(file=path)
     for each in _split_chain(normal):
         if _names_nothing(each):
-            # fsspec would take it for the working directory, clients for a bucket without a name.
+            # fsspec would interpret such a URL as the working directory, and clients as a bucket without a name.
             hint = "Write the scheme and the whole path: file:///directory, s3://bucket/directory"
             raise UsageError("the URL names no directory and no file", where=where, hint=hint)
         if find_scheme(each) in _BUCKETS and _has_user(each):
-            # Clients would take it for the name of the bucket, and quote it in errors and requests.
+            # Clients would use the password as part of the bucket's name, and quote it in errors and requests.
             what = f"a URL of {find_scheme(each)}:// has no user and no password"
             raise UsageError(what, where=where, hint=_CREDENTIALS)
     require_valid_host(path)
@@ -327,9 +327,9 @@ def resolve(path: str, **storage_options: Any) -> Location:
 
 
 def resolve_beside(path: str, location: Location) -> Location:
-    """The location of an absolute path near `location`: on the same storage with the same options.
+    """Return the location of an absolute path on the storage of `location`, with the same options.
 
-    Paths that a snapshot names go through `locate_named` instead.
+    For paths that a snapshot names, use `locate_named`, which checks them.
 
     Raises:
         UsageError: see `resolve`.
@@ -342,7 +342,7 @@ def resolve_beside(path: str, location: Location) -> Location:
 
 
 def require_valid_host(path: str) -> None:
-    """Refuse a URL whose host or port no client takes; their errors are no `OSError`, and may quote a password.
+    """Check the host and port of a URL, since errors of clients about them are no `OSError` and may quote a password.
 
     Raises:
         UsageError: the host or the port of the URL is not valid.
@@ -370,15 +370,15 @@ def _has_valid_host(normal: str) -> bool:
     if scheme not in _HOSTS:
         return True
     try:
-        # The port is parsed when it is asked for.
+        # Reading the property parses the port; ValueError if it is not valid.
         urlsplit(normal).port  # noqa: B018
         if scheme in ("http", "https"):
-            # What fsspec parses URLs of HTTP with. Imported late: most snapshots are elsewhere.
+            # fsspec parses URLs of HTTP with yarl. It is imported late, because few snapshots are on HTTP servers.
             from yarl import URL
 
             URL(normal)
     except ImportError:
-        # Without the package the file system cannot be made either.
+        # Without yarl, fsspec cannot make the file system either, and reports that.
         return True
     except ValueError:
         return False
@@ -398,8 +398,8 @@ def _names_nothing(url: str) -> bool:
 def _has_user(url: str) -> bool:
     """Return whether a URL has a user or password in front of, or instead of, the name of a bucket."""
     bucket = url.partition("://")[2].partition("/")[0]
-    # Clients take everything up to the first slash, even one in a password, as the bucket. ARNs of access points
-    # have colons.
+    # Clients use everything up to the first slash, even one in a password, as the bucket. ARNs of access points have
+    # colons.
     return "@" in bucket or (":" in bucket and not bucket.startswith("arn:"))
 
 
@@ -426,8 +426,8 @@ class PathMapping:
     """Current directories of the absolute paths in snapshots, and the roots below which they may be.
 
     Attributes:
-        rules: pairs of old and new directory (`--map FROM=TO`); the longest old one that fits decides.
-        roots: directories that the user allows (`--allow-root`), beside those that belong to the snapshot.
+        rules: pairs of old and new directory (`--map FROM=TO`); of several that fit, the longest old directory applies.
+        roots: directories that the user allows (`--allow-root`), in addition to those of the snapshot.
     """
 
     rules: tuple[tuple[str, str], ...] = ()
@@ -453,7 +453,10 @@ class PathMapping:
         return replace(self, roots=tuple(dict.fromkeys((*self.roots, *roots))))
 
     def apply(self, path: str) -> str:
-        """`path` with its directory replaced, or as it is when no rule fits; only whole path parts fit."""
+        """Return a path with its directory replaced by a rule, or unchanged if no rule fits.
+
+        A rule fits the paths of its old directory and all paths below.
+        """
         if not self.rules:
             return path
         plain = _to_plain(path)
@@ -465,13 +468,13 @@ class PathMapping:
 
 
 def parse_path_mapping(texts: Iterable[str]) -> PathMapping:
-    """A mapping from texts `FROM=TO`.
+    """Parse `FROM=TO` texts to a mapping.
 
-    Directories may be called `day=1`: of several `=`, the separator is the one with an absolute path or URL on both
-    sides.
+    Directories may have names like `day=1`. So if there are several `=`, the separator is the one with an absolute path
+    or URL on both sides.
 
     Raises:
-        UsageError: a text has another form, `FROM` is no absolute path, which snapshots alone name, or the host or
+        UsageError: a text has another format, `FROM` is no absolute path (snapshots name no others), or the host or
             port of a URL is not valid.
     """
     rules = []
@@ -509,7 +512,7 @@ DIRECTORY = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 """Flags for the descriptor of a directory."""
 
 
-# As many as Linux follows (`MAXSYMLINKS`).
+# Linux follows as many symbolic links in one path (`MAXSYMLINKS`).
 _MOST_LINKS = 40
 
 
@@ -519,14 +522,14 @@ def open_parent(location: Location, root: Location, *, make: bool = False) -> It
 
     Args:
         location: the file.
-        root: a directory above it, which may itself be reached by links.
-        make: create missing directories between the two.
+        root: a directory above the file; its own path may contain symbolic links.
+        make: create missing directories between root and file.
 
     Yields:
         (descriptor of the directory, which is closed afterwards; name of the file in it).
 
     Raises:
-        OutOfReachError: a directory between the two is a symbolic link.
+        OutOfReachError: a directory between root and file is a symbolic link.
         OSError: the file system refuses; `FileNotFoundError` and `NotADirectoryError` where there is no directory.
     """
     above = root.path.rstrip("/")
@@ -571,11 +574,11 @@ def _is_link(name: str, directory: int) -> bool:
 
 
 def find_path(descriptor: int, path: str) -> str:
-    """Path of an open file or directory without symbolic links, as the kernel of Linux knows it.
+    """Return the path of an open file or directory without symbolic links, as the kernel of Linux knows it.
 
     Args:
-        descriptor: of the file.
-        path: by which it was opened; elsewhere than on Linux its links are followed again.
+        descriptor: descriptor of the file.
+        path: path by which it was opened. On other systems than Linux, the links in it are followed instead.
     """
     try:
         return os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115 - of each file that is opened
@@ -584,7 +587,7 @@ def find_path(descriptor: int, path: str) -> str:
 
 
 def resolve_directory(path: str) -> str:
-    """Path of a directory without symbolic links; resolved by its names where it cannot be opened."""
+    """Return the path of a directory without symbolic links; it follows them itself if it cannot open the directory."""
     try:
         descriptor = os.open(path, DIRECTORY)
     except (OSError, ValueError):
@@ -597,12 +600,13 @@ def resolve_directory(path: str) -> str:
 
 @dataclass(frozen=True)
 class FollowedPath:
-    """The end of a local path, with all symbolic links followed.
+    """Result of following a local path and all symbolic links in it.
 
     Attributes:
-        path: the file or directory, without links; None where a link leads nowhere or in a circle, or cannot be read.
-        directories: all directories that the path and its links go through, without links; the last one is that of the
-            file, or the one in which the path ends without having led to a file.
+        path: path of the file or directory, without links; None if a name or link leads nowhere, in a circle, or cannot
+            be read.
+        directories: all directories through which the path and its links go, without links. The last one is that of the
+            file, or the one in which nothing was found.
     """
 
     path: str | None
@@ -610,7 +614,7 @@ class FollowedPath:
 
 
 def follow_path(path: str) -> FollowedPath:
-    """Follow an absolute local path and the symbolic links in it; nothing is opened."""
+    """Follow an absolute local path and the symbolic links in it, without opening anything."""
     names = path.split("/")[::-1]
     directories = [""]
     current, links = "", 0
@@ -665,13 +669,13 @@ MANIFEST_FILE = "_state-pipelines.json"
 
 _MANIFEST = re.escape(MANIFEST_FILE)
 _STATE_FILE = re.compile(rf"{UUID}|{_MANIFEST}")
-# Flink's names, and those of `NativeFiles.write_rocksdb`: a UUID with the number of a file, or `meta`.
+# Flink's names of state files, and those of `NativeFiles.write_rocksdb`: a UUID with the number of a file, or `meta`.
 _OWN_FILE = re.compile(rf"{UUID}(?:-(?:\d+|meta))?|{_MANIFEST}", re.ASCII)
 _SCRATCH = re.compile(rf"\.(.+)-{UUID}")
 
 
 def is_state_file(name: str) -> bool:
-    """Return whether a file has a name that Flink gives to files of state, a random UUID, or is a manifest."""
+    """Return whether a file name is one of Flink's names for files of state (a random UUID), or that of a manifest."""
     return _STATE_FILE.fullmatch(name) is not None
 
 
@@ -699,8 +703,8 @@ _HINT = (
 def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, relative: bool, handle: str) -> Location:
     """Return the file that a handle names.
 
-    Symbolic links are followed before it is decided whether the file is in reach. Paths with `..` are refused: Flink
-    writes none.
+    Symbolic links are followed before it is decided whether the file is in reach. Paths with `..` are errors, because
+    Flink writes none.
 
     Args:
         path: the path of the handle.
@@ -732,14 +736,14 @@ def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, r
 
 @dataclass(frozen=True)
 class _Reach:
-    """`Reach` of the local files that a handle of a snapshot names; `handle` is the class of the handle, for errors."""
+    """`Reach` of the local files that a handle of a snapshot may name; `handle` is the handle's class, for errors."""
 
     directory: Location
     path_mapping: PathMapping
     handle: str
 
     def require(self, path: str, descriptor: int) -> None:
-        """See `Reach`."""
+        """Raise OutOfReachError if an open local file is outside the allowed directories."""
         try:
             _require_local(find_path(descriptor, path), self.directory, self.path_mapping)
         except _Refused as refused:
@@ -783,9 +787,9 @@ def stays_below(directory: Location, roots: Iterable[Location]) -> bool:
 
 
 def name_named(path: str, directory: Location, path_mapping: PathMapping, *, relative: bool) -> Location | None:
-    """Return the file that a handle names, in reach or not, to compare it with others; None on another storage.
+    """Return the file that a handle names without checking its path, only to compare locations.
 
-    Nothing may be done with the file itself; arguments as for `locate_named`.
+    The file itself must not be accessed. Returns None for a file on another storage. Arguments as for `locate_named`.
     """
     if relative:
         return join(directory, path)
@@ -804,19 +808,26 @@ def _find_file(path: str, directory: Location, path_mapping: PathMapping, *, rel
         return join(directory, path)
     above, _, name = path.rpartition("/")
     if above and is_plain_name(name):
-        # Snapshots name thousands of files in few directories.
+        # The directory is cached, because snapshots name thousands of files in few directories.
         return join(_find_directory(above, directory, path_mapping), name)
     return _find(path, directory, path_mapping)
 
 
 @lru_cache(maxsize=256)
 def _find_directory(above: str, directory: Location, path_mapping: PathMapping) -> Location:
-    """Return the directory at the path `above`; cached, for files in it whose names are plain."""
+    """Return the directory at the path `above`, after checking it for files with plain names in it; cached."""
     return parent(_find(f"{above}/file", directory, path_mapping))
 
 
 def _find(path: str, directory: Location, path_mapping: PathMapping) -> Location:
-    """The location of an absolute path; refuses remote files out of reach, while `_require_file` checks local ones."""
+    """Return the location of an absolute path after checking that it is in reach, except if it is local.
+
+    For local paths, the caller checks that with `_require_file`.
+
+    Raises:
+        _Malformed: no file system takes the path.
+        _Refused: the path is outside the allowed directories of a remote storage.
+    """
     normal = normalize(path_mapping.apply(path))
     if not has_valid_host(normal):
         raise _Malformed
@@ -841,12 +852,12 @@ def _find(path: str, directory: Location, path_mapping: PathMapping) -> Location
 def _has_parents(path: str, directory: Location | None = None) -> bool:
     if directory is not None and is_local(directory):
         return ".." in path.split("/")
-    # Servers of HTTP decode names, and end a path at a query or fragment.
+    # HTTP servers decode percent-encoded names, and a path ends at a query or fragment.
     return any(re.split(r"[?#;]", name)[0] == ".." for name in re.split(r"[/\\]", unquote(path)))
 
 
 def _require_file(location: Location, directory: Location, path_mapping: PathMapping) -> None:
-    """Refuse a local file outside the allowed directories, and one that is a device."""
+    """Raise `_Refused` if a local file is outside the allowed directories, or is a device."""
     path = location.path
     above, _, name = path.rpartition("/")
     real = f"{resolve_directory(above or '/').rstrip('/')}/{name}"
@@ -856,7 +867,7 @@ def _require_file(location: Location, directory: Location, path_mapping: PathMap
             real = os.path.realpath(path)
             kind = Path(path).stat().st_mode
     except (OSError, ValueError):
-        # A missing file is reported when it is read; here only its path is checked.
+        # A missing file is an error only when it is read; here only its path is checked.
         kind = stat.S_IFREG
     _require_local(real, directory, path_mapping)
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
@@ -864,7 +875,7 @@ def _require_file(location: Location, directory: Location, path_mapping: PathMap
 
 
 def _require_local(real: str, directory: Location, path_mapping: PathMapping) -> None:
-    """Refuse the path of a local file, without symbolic links, outside the allowed directories."""
+    """Raise `_Refused` if the path of a local file, without symbolic links, is outside the allowed directories."""
     own = resolve_directory(directory.path) if is_local(directory) else None
     _require_below(real, own, _follow_roots(path_mapping))
 
@@ -876,7 +887,7 @@ def _follow_roots(path_mapping: PathMapping) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _follow(root: str) -> str:
-    # Expands `~`, as `resolve` does.
+    # `_strip_protocol` expands `~`, as `resolve` does.
     return resolve_directory(str(LocalFileSystem._strip_protocol(root)))
 
 

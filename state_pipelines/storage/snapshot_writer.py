@@ -97,7 +97,7 @@ METADATA_FILE = "_metadata"
 """Name of the file that makes a directory a snapshot (`AbstractFsCheckpointStorageAccess.METADATA_FILE_NAME`)."""
 
 MOST_METADATA = 2 << 30
-"""Bytes that a `_metadata` file may have: 10,000 handles in the state of each of 100 operators take a tenth of it."""
+"""Maximum bytes of a `_metadata` file; 100 operators with 10,000 handles each take a tenth of it."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ class SnapshotLocation:
 
 
 def resolve_snapshot(path: str, **storage_options: Any) -> SnapshotLocation:
-    """The location of a snapshot, given its directory or its metadata file.
+    """Find the location of a snapshot, given its directory or its metadata file.
 
-    As `AbstractFsCheckpointStorageAccess.resolveCheckpointPointer`: a file is taken for the metadata and its directory
-    for the exclusive directory.
+    As in `AbstractFsCheckpointStorageAccess.resolveCheckpointPointer`, any file is regarded as the metadata, and its
+    directory as the exclusive directory.
 
     Raises:
         NotFoundError: nothing is there, or a directory without `_metadata`.
@@ -139,7 +139,7 @@ def resolve_snapshot(path: str, **storage_options: Any) -> SnapshotLocation:
 def read_metadata_file(path: str, **storage_options: Any) -> tuple[SnapshotLocation, bytes]:
     """Find a snapshot and read its metadata file, in one request where `path` is its directory or metadata file.
 
-    Args and errors as of `resolve_snapshot`.
+    Arguments and errors as for `resolve_snapshot`.
     """
     location = resolve(path, **storage_options)
     if location.name == METADATA_FILE:
@@ -161,8 +161,8 @@ def read_metadata_bytes(location: Location) -> bytes:
     """Read a `_metadata` file.
 
     Raises:
-        FormatError: it has more than `MOST_METADATA` bytes.
-        MissingFileError: there is none, or it is a device, a pipe or a link to one.
+        FormatError: the file has more than `MOST_METADATA` bytes.
+        MissingFileError: there is no such file, or it is a device, a pipe or a link to one.
         StorageError: the storage fails.
     """
     return read_file(location, most=MOST_METADATA)
@@ -171,7 +171,7 @@ def read_metadata_bytes(location: Location) -> bytes:
 RETENTION_DIRECTORY = "_retention"
 """Directory at the top of a root that belongs to retention: pins, audit logs, quarantined files. Holds no snapshots."""
 
-# Directories beside the checkpoints of a job with files of state only, possibly very many of them
+# Directories of a job that have only files of state and no snapshots, possibly very many files
 # (`AbstractFsCheckpointStorageAccess.CHECKPOINT_SHARED_STATE_DIR`, `CHECKPOINT_TASK_OWNED_STATE_DIR`).
 _WITHOUT_SNAPSHOTS = frozenset({"shared", "taskowned", RETENTION_DIRECTORY})
 
@@ -183,7 +183,7 @@ class SnapshotEntry:
     Attributes:
         location: directory and `_metadata` file.
         size: bytes of its `_metadata`.
-        modified: when `_metadata` was written, None when the storage does not say.
+        modified: time when `_metadata` was written; None if the storage does not say.
     """
 
     location: SnapshotLocation
@@ -192,13 +192,15 @@ class SnapshotEntry:
 
 
 def find_snapshots(root: Location, *, skip: Collection[str] = (), depth: int = 4) -> Iterator[SnapshotEntry]:
-    """Find every directory with a `_metadata` file at or below `root`, in the order of names; none inside another one.
+    """Find every snapshot (directory with a `_metadata` file) at or below `root`, but none inside of another snapshot.
+
+    They are yielded in the order of their names.
 
     On S3 this is one recursive listing; it skips `shared`, `taskowned` and the rest of each snapshot if they have more
     objects than a page. On other remote storages the directories of a level are listed `LIST_THREADS` at a time.
 
     Args:
-        root: where to start; it need not exist.
+        root: directory at which the search starts; it need not exist.
         skip: paths, as the file system of `root` writes them, of directories that are not visited.
         depth: levels below `root` that are visited. Flink puts checkpoints at the second (job, checkpoint).
 
@@ -272,7 +274,7 @@ def _find_objects(root: Location, skip: frozenset[str], depth: int) -> Iterator[
             above += name + "/"
             if name in _WITHOUT_SNAPSHOTS or level >= depth or above in skipped:
                 return above
-            # Only keys after `_metadata` are left out: a retried listing of the range must still find it.
+            # Only keys after `_metadata` are left out. If the listing of this range is repeated, it must find it again.
             if above in found and key > above + METADATA_FILE:
                 return above
         if key == above + METADATA_FILE:
@@ -313,7 +315,7 @@ def _is_settled(directory: str, key: str) -> bool:
 
 
 _RECENT = timedelta(minutes=1)
-"""Time after the end of a newer checkpoint in which Flink may still remove what that replaces."""
+"""Time after the completion of a checkpoint in which Flink may still be removing the checkpoint that it replaces."""
 
 _LONGEST_WAIT = 2.0
 _PAUSE = 0.1
@@ -327,7 +329,7 @@ def is_removed(directory: Location) -> bool:
     delete `_metadata` too.
 
     Args:
-        directory: of the snapshot.
+        directory: directory of the snapshot.
 
     Raises:
         StorageError: the storage fails.
@@ -360,7 +362,7 @@ def _is_just_replaced(directory: Location) -> bool:
 
 _PREFIX = "state-pipelines-scratch-"
 _LOCK = ".lock"
-"""File that the process locks to which a directory belongs; the lock ends with the process, however that ends."""
+"""Name of the file in a directory that its process keeps locked; the lock ends with the process in any case."""
 
 _PENDING_LOCK = ".lock.pending"
 """Name of the lock file before it is locked."""
@@ -385,7 +387,8 @@ def open_local_scratch() -> Iterator[Path]:
             lock = os.open(directory / _PENDING_LOCK, os.O_CREAT | os.O_RDWR)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                # Renamed only once it is locked: other processes remove directories whose lock file is not locked.
+                # The lock file gets its name only once it is locked, because other processes remove directories with a
+                # lock file that is not locked.
                 (directory / _PENDING_LOCK).rename(directory / _LOCK)
                 yield directory
             finally:
@@ -404,10 +407,10 @@ def _remove(directory: Path) -> None:
 
 def _remove_abandoned(parent: Path) -> None:
     for directory in parent.glob(f"{_PREFIX}*"):
-        # Directories of other users and of running processes stay.
+        # Errors are ignored: directories of other users and of running processes are not removed.
         with suppress(OSError):
             if not (directory / _LOCK).exists():
-                # The process was killed before it had a lock, or is about to create one.
+                # Without a lock, the process was killed before it created one, or is about to create it.
                 if time.time() - directory.stat().st_mtime > _UNLOCKED_SECONDS:
                     (directory / _PENDING_LOCK).unlink(missing_ok=True)
                     directory.rmdir()
@@ -438,8 +441,8 @@ class ScratchDirectory:
     `ContextVar.set`.
 
     Args:
-        target: what the operation writes.
-        directory: path or URL to use instead; a new directory is made inside.
+        target: target of the operation.
+        directory: path or URL in which the new directory is created instead.
         is_shared: tasks on other machines must reach the files.
 
     Raises:
@@ -484,7 +487,9 @@ def _remove_scratch(scratch: Location) -> None:
 
 
 def can_link(source: Location, directory: Location) -> bool:
-    """Return whether a file can be hard-linked into a directory, existing or not: both are on the same local volume.
+    """Return whether a file can be hard-linked into a directory: both are on the same local volume.
+
+    The directory need not exist.
 
     Raises:
         MissingFileError: no such file.
@@ -501,14 +506,14 @@ def can_link(source: Location, directory: Location) -> bool:
 
 
 def link_file(source: Location, target: Location) -> None:
-    """Give a file a second name (a hard link): both name the same bytes until one of them is removed.
+    """Create a hard link: a second name of a file.
 
-    Where the source is a symbolic link, the file that it leads to gets the name.
+    If the source is a symbolic link, the file to which it leads gets the name.
 
     Raises:
         TargetExistsError: the target exists.
         OutOfReachError: the source is not in reach any more.
-        StateError: the file system refuses, or the source was exchanged meanwhile.
+        StateError: the file system refuses, or the source was replaced meanwhile.
     """
     with translating(target, "link the file", writes=True):
         Path(target.path).parent.mkdir(parents=True, exist_ok=True)
@@ -526,9 +531,9 @@ def link_file(source: Location, target: Location) -> None:
 
 
 MANIFEST_VERSION = 1
-"""Version of the format that is written; a reader refuses a later one."""
+"""Version of the format that is written; readers raise an error for later versions."""
 
-# Enough for a million files.
+# Maximum bytes of a manifest; enough for a million files.
 _LARGEST = 256 << 20
 
 
@@ -537,10 +542,10 @@ class Manifest:
     """Sizes and checksums of the files of a snapshot.
 
     Attributes:
-        metadata: of `_metadata`; always with a checksum.
-        files: of the data files in the directory of the snapshot, by name; without a checksum where the bytes did not
-            pass through this package.
-        referenced: of files elsewhere, as `_metadata` names them: their paths with the sizes that their handles state.
+        metadata: size and checksum of `_metadata`.
+        files: the data files in the directory of the snapshot, by name; without a checksum if their bytes did not pass
+            through this package.
+        referenced: files elsewhere: paths as in `_metadata`, with the sizes in their handles.
     """
 
     metadata: RecordedFile
@@ -573,11 +578,11 @@ def read_manifest(data: bytes, file: str) -> Manifest:
     """Decode a manifest.
 
     Args:
-        data: its content.
-        file: its name in errors.
+        data: content of the manifest.
+        file: name of the manifest, for errors.
 
     Raises:
-        FormatError: it is damaged.
+        FormatError: the manifest is damaged.
         UnsupportedVersionError: a later release wrote it.
     """
     where = Where(file=file)
@@ -616,18 +621,18 @@ def _from_json(name: str, each: dict[str, Any]) -> RecordedFile:
 
 
 def _require_plain(name: str) -> str:
-    """Refuse names that lead out of the directory: `verify` reads the files, and the manifest may be forged."""
+    """Return a name after checking that it does not lead out of the directory: the manifest may be forged."""
     if re.fullmatch(r"[\w.-]+", name, re.ASCII) is None or name in {".", ".."}:
         raise ValueError(name)
     return name
 
 
 def find_manifest(directory: Location, path_mapping: PathMapping) -> Manifest | None:
-    """Read the manifest of the snapshot in a directory; None where there is none.
+    """Read the manifest of the snapshot in a directory; None if there is none.
 
     Raises:
-        FormatError: it is damaged.
-        OutOfReachError: it is a link to a file that the snapshot may not name, or a device.
+        FormatError: the manifest is damaged.
+        OutOfReachError: the manifest is a link to a file that the snapshot may not name, or a device.
         StorageError: the storage does not answer.
         UnsupportedVersionError: a later release wrote it.
     """
@@ -651,17 +656,17 @@ _REMAINS = "If nothing else writes there, repeat the command with --discard-part
 
 
 class SnapshotWriter:
-    """Writes a snapshot so that it is there as a whole or not at all.
+    """Writes a snapshot so that it exists as a whole or not at all.
 
-    A context manager. Data files come first, `publish` writes `_metadata` last and in one step. Leaving the block
-    without `publish`, or through an exception, removes everything.
+    It is a context manager. Data files are written first; `publish` writes `_metadata` last and in one step. Leaving
+    the block without `publish`, or with an exception, removes everything.
 
     Args:
         target: a directory that does not exist yet or is empty.
 
     Attributes:
-        written: names of the files that were written. Add those of other processes: the files are removed even where
-            the storage does not list them.
+        written: names of the files that were written. Callers add files of other processes, so that they are removed
+            even if the storage does not list them.
 
     Raises:
         TargetExistsError: on entering, when the target holds something.
@@ -684,17 +689,17 @@ class SnapshotWriter:
             self._marked = True
             self._refuse_published()
         except BaseException as error:
-            # Also on an interrupt: before the block is entered, `with` does not call `__exit__`.
+            # Clean up here, also after an interrupt: until `__enter__` has returned, `with` does not call `__exit__`.
             if self._taken:
                 self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
 
     def require_taken(self) -> None:
-        """Make sure that no other writer has taken the target since; call it before writing files of a fixed name.
+        """Check that no other writer has taken the target since; to be called before writing files of a fixed name.
 
-        Two writers that find a target free at the same time both write the pending `_metadata`, each with a token of
-        its own: the later one owns the target.
+        Two writers that find a target free at the same time both write the pending `_metadata`, each with its own
+        token. The last one to write it owns the target.
 
         Raises:
             TargetExistsError: another writer has taken the target, or published into it; its files stay.
@@ -705,11 +710,11 @@ class SnapshotWriter:
         except MissingFileError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            # Another writer has published and removed it, or the storage has lost it and there is no other writer.
+            # The pending file is gone: another writer has published and removed it, or the storage has lost it.
             self._refuse_published()
             return
         if token != self._token:
-            # Not taken any more, so that leaving the block does not remove the other writer's files.
+            # The target is not this writer's any more. Leaving the block must not remove the other writer's files.
             self._taken = False
             if len(token) < len(self._token):
                 raise StorageError(
@@ -767,7 +772,7 @@ class SnapshotWriter:
         """Write `_metadata`; from then on the directory is a snapshot.
 
         Raises:
-            TargetExistsError: somebody else has published into the target meanwhile.
+            TargetExistsError: another writer has published into the target meanwhile.
         """
         location = self.locate(METADATA_FILE)
         if has_directories(location.filesystem):
@@ -776,7 +781,7 @@ class SnapshotWriter:
                 raise _target_exists(self.target)
             request(location, "publish the snapshot", self._rename, writes=True)
         else:
-            # No pending file and rename: an object store shows an object only once it is complete.
+            # `_metadata` is not written as a pending file and renamed, since object stores show only complete objects.
             try:
                 self.write_file(METADATA_FILE, metadata)
             except TargetExistsError:
@@ -800,7 +805,7 @@ class SnapshotWriter:
     def _remove(self) -> None:
         filesystem = self.target.filesystem
         if exists(self.locate(METADATA_FILE)):
-            # Another writer has published here, and the files may be its files.
+            # Another writer has published here, so the files may be those of its snapshot.
             return
         listed = None if has_directories(filesystem) else self._list_written()
         with suppress(FileNotFoundError):
@@ -817,10 +822,10 @@ class SnapshotWriter:
             return set()
 
     def _remove_unlisted(self, listed: Collection[str]) -> None:
-        """Remove written files that are missing in the listing, because the listings of some stores are not up to date.
+        """Remove written files that are not in the listing, because the listings of some stores are not up to date.
 
         Raises:
-            StorageError: there were such files, so that unlisted files of other processes may be left.
+            StorageError: there were such files, so unlisted files of other processes may be left as well.
         """
         unlisted = self.written.difference(listed)
         if not unlisted and (not self._marked or self._pending.name in listed):
@@ -837,14 +842,14 @@ class SnapshotWriter:
 
 
 def require_free(target: Location) -> bool:
-    """Refuse a target that holds something; nothing is written.
+    """Check that a target does not exist or is an empty directory; nothing is written.
 
     Returns:
-        Whether the target is there: an empty directory.
+        Whether the target exists.
 
     Raises:
-        TargetExistsError: it is a file, or a directory that is not empty. The error says if its files were left by a
-            killed writer.
+        TargetExistsError: the target is a file, or a directory that is not empty. The error says if a killed writer has
+            left the files.
         StorageError: the storage refuses.
     """
     if not exists(target):
@@ -863,11 +868,12 @@ def require_free(target: Location) -> bool:
 
 
 def discard_partial(target: Location) -> int:
-    """Remove what a killed writer has left: the files in `target`, and its scratch directories beside `target`.
+    """Remove what a killed writer has left: the files in `target`, and its scratch directories in the same directory.
 
     Such a target has the file that `SnapshotWriter` creates first and renames last. If that file is missing, or the
     directory has something that no writer leaves (`_metadata`, a directory, a file of another name), nothing is
-    removed. The scratch directories stay then too: they may be those of a Spark write that has not reached its target.
+    removed. Scratch directories are not removed either then: they may be those of a Spark write that has not reached
+    its target yet.
 
     Returns:
         Number of files and directories that were removed.
@@ -888,10 +894,10 @@ def discard_partial(target: Location) -> int:
 
 
 def require_outside(target: Location, directory: Location) -> None:
-    """Refuse a target inside the directory of the snapshot that is read, which would change it.
+    """Check that a target is not inside the directory of the snapshot that is read, which writing would change.
 
     Raises:
-        UsageError: it is inside.
+        UsageError: the target is inside.
     """
     inner, outer = (
         os.path.realpath(each.path) if is_local(each) else canonicalize(str(each)) for each in (target, directory)
@@ -905,7 +911,7 @@ def require_outside(target: Location, directory: Location) -> None:
 
 
 def _list_names(directory: Location) -> set[str] | None:
-    """Names of the files in a directory; None where another directory is inside, which no writer creates."""
+    """Return the names of the files in a directory; None if it contains a directory, which no writer creates."""
     entries = list_directory(directory)
     return None if any(each.is_directory for each in entries) else {each.location.name for each in entries}
 
@@ -923,7 +929,7 @@ def _target_exists(target: Location) -> TargetExistsError:
 
 _THREADS = 16
 _BULK_SIZE = 1000
-# `rm` of fsspec expands these in paths and would remove every file that matches.
+# `rm` of fsspec expands these characters in paths, and would remove every file that matches.
 _PATTERN_CHARACTERS = frozenset("*?[")
 
 _Item = TypeVar("_Item")
@@ -933,15 +939,16 @@ _Result = TypeVar("_Result")
 def stat_files(
     locations: Sequence[Location], roots: Sequence[Location] | None = None
 ) -> list[FileEntry | StateError | None]:
-    """Size and time of every file, read from the storage and not from a cache.
+    """Return size and time of files, read from the storage and not from a cache.
 
     Args:
         locations: the files.
-        roots: for each file a directory above it, below which no symbolic link is followed; default its own directory.
+        roots: for each file, a directory above it, below which no symbolic link is followed; by default the directory
+            of the file.
 
     Returns:
-        per location the entry, None for a file that does not exist, or the error of the storage (`StorageError`,
-        `MissingFileError`). A directory and a symbolic link are a `StateError`: they are not files.
+        For each location: the entry, None if the file does not exist, or the error of the storage (`StorageError`,
+        `MissingFileError`). Directories and symbolic links are not files; for them it is a `StateError`.
     """
     return _map(_stat_file, _with_roots(locations, roots))
 
@@ -966,7 +973,7 @@ def delete_files(locations: Sequence[Location], roots: Sequence[Location] | None
         roots: as for `stat_files`.
 
     Returns:
-        per location None, or why the file may still be there.
+        For each location: None, or the error because of which the file may still exist.
     """
     bulk: dict[AbstractFileSystem, list[Location]] = {}
     for each in locations:
@@ -984,17 +991,17 @@ def delete_files(locations: Sequence[Location], roots: Sequence[Location] | None
 
 
 def move_file(source: Location, target: Location, root: Location) -> None:
-    """Move a file within a file system: renamed where it is local, else copied and then deleted.
+    """Move a file within a file system. Local files are renamed; others are copied, then the source is deleted.
 
     Args:
         source: the file.
-        target: where it is to be; missing directories are created.
+        target: new location of the file; missing directories are created.
         root: a directory above both, below which no symbolic link is followed.
 
     Raises:
         TargetExistsError: another file is at the target.
-        OutOfReachError: a symbolic link is between the root and one of them.
-        StateError: the storage refuses, or the copy has another size; the source is still there.
+        OutOfReachError: there is a symbolic link between the root and source or target.
+        StateError: the storage refuses, or the copy has another size; the source still exists.
     """
     if is_local(source):
         with (
@@ -1024,19 +1031,19 @@ def move_file(source: Location, target: Location, root: Location) -> None:
 
 
 def move_files(moves: Sequence[tuple[Location, Location, Location]]) -> list[StateError | None]:
-    """Move files as `move_file` does with the same three arguments; per file None or the error."""
+    """Move several files, given the arguments of `move_file` for each; return None or the error for each."""
     return _map(_try_to_move, moves)
 
 
 def remove_empty_directory(location: Location, root: Location | None = None) -> bool:
     """Remove a directory if it is empty; return whether it was removed.
 
-    Object stores have no directories. Arrow's file systems remove a directory only with its content, so that a file
-    created meanwhile would be lost: there the directory stays.
+    Object stores have no directories. Arrow's file systems can remove a directory only with its content, so a file that
+    is created meanwhile would be lost; on these the directory is not removed.
 
     Args:
         location: the directory.
-        root: a directory above it, below which no symbolic link is followed; default the one that holds it.
+        root: a directory above it, below which no symbolic link is followed; by default its parent.
     """
     filesystem = location.filesystem
     if is_local(location):
@@ -1092,7 +1099,7 @@ def _stat_file(file: tuple[Location, Location]) -> FileEntry | StateError | None
 
 
 def _stat_local(location: Location, root: Location) -> dict[str, object] | None:
-    """Type, size and time of a local file as fsspec names them; links are not followed."""
+    """Return type, size and time of a local file under fsspec's names; symbolic links are not followed."""
     try:
         with open_parent(location, root) as (directory, name):
             status = os.stat(name, dir_fd=directory, follow_symlinks=False)

@@ -37,7 +37,7 @@ _IN_FLIGHT = 8
 """Parts of one object that are sent or copied at a time."""
 
 _SENT_IN_FLIGHT = 4
-"""Parts that wait in memory for being sent, at most."""
+"""Maximum number of parts that wait in memory to be sent."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,13 @@ class CopyRefusedError(Exception):
 
 
 def is_refusal(error: StateError) -> bool:
-    """Return whether a store has refused a copy, rather than failed, or found no such file."""
+    """Return whether an error means that the store refuses to copy, and not that it failed or found no such file."""
     is_missing = isinstance(error, MissingFileError) and isinstance(error.__cause__, FileNotFoundError)
     return not is_missing and not getattr(error, "transient", False)
 
 
 def warn_of_refusal(source: Location, reason: str) -> None:
-    """Log why a store does not copy files itself, once for each file system of this process."""
+    """Log the reason why a store does not copy files itself, once for each file system in this process."""
     if source.filesystem not in _refused:
         _refused.append(source.filesystem)
         _log.warning("The store does not copy by itself, so that bytes pass through this process: %s", reason)
@@ -80,7 +80,7 @@ class PartUpload(ABC):
     Failed requests are repeated as `locations.request` does. If the block ends with an error, the upload is aborted.
 
     Attributes:
-        size: bytes so far.
+        size: number of bytes of the parts so far.
     """
 
     def __init__(self, location: Location) -> None:
@@ -151,15 +151,15 @@ class PartUpload(ABC):
 
     @abstractmethod
     def _send_part(self, number: int, data: bytes) -> str:
-        """Send a part; returns what `_complete` needs of it."""
+        """Send a part; return the text by which `_complete` names it (such as an ETag or a block id)."""
 
     @abstractmethod
     def _copy_part(self, number: int, source: FileRange) -> str:
-        """Let the store copy a part; returns what `_complete` needs of it."""
+        """Let the store copy a part; return the text by which `_complete` names it."""
 
     @abstractmethod
     def _complete(self, parts: Sequence[str]) -> None:
-        """Make the object of its parts."""
+        """Create the object from its parts, given in order."""
 
     @abstractmethod
     def _abort(self) -> None:
@@ -172,7 +172,7 @@ _SIGNED_FOR = timedelta(hours=2)
 """Time for which the signature of a source is valid; a block of 100 MiB is copied in seconds."""
 
 _PAUSE = 0.5
-"""Seconds between two looks at a copy that the service goes on with."""
+"""Seconds between two requests for the status of a copy that the service has not completed."""
 
 _METADATA = {"is_directory": "false"}
 """Metadata of a blob by which adlfs tells files from directories."""
@@ -183,11 +183,11 @@ class AzureUpload(PartUpload):
 
     def __init__(self, location: Location) -> None:
         super().__init__(location)
-        # A random name, so that blocks of an earlier attempt at the same blob are not used.
+        # The names of blocks are random, so that blocks of an earlier attempt at the same blob are not used.
         self._name = uuid4().hex
 
     def _begin(self) -> None:
-        """Send nothing: a blob exists when its list of blocks is committed."""
+        """Do nothing: an upload in blocks begins without a request. The blob exists when its blocks are committed."""
 
     def _send_part(self, number: int, data: bytes) -> str:
         block = self._name_block(number)
@@ -215,10 +215,10 @@ class AzureUpload(PartUpload):
         self._location.filesystem.invalidate_cache(self._location.path.rpartition("/")[0])
 
     def _abort(self) -> None:
-        """Remove nothing: there is no request for that."""
+        """Do nothing, since there is no request to remove uncommitted blocks."""
 
     def _name_block(self, number: int) -> str:
-        # All names of blocks of a blob have the same length.
+        # The service requires that the names of all blocks of a blob have the same length.
         return f"{self._name}{number:05}"
 
     def _call(self, operation: str, call: Callable[[Any], Awaitable[Any]]) -> None:
@@ -226,7 +226,7 @@ class AzureUpload(PartUpload):
 
 
 def copy_blob(source: Location, target: Location) -> None:
-    """Let Azure copy a whole file, and wait until it has; the caller repeats failed requests.
+    """Let Azure copy a whole file, and wait until the copy is complete; the caller repeats failed requests.
 
     Raises:
         OSError: the service has failed or aborted the copy.
@@ -357,16 +357,16 @@ SMALLEST_PART = 5 << 20
 """Bytes that every part but the last must have; a shorter range cannot be copied by the store alone."""
 
 SENT_PART = 16 << 20
-"""Bytes of a part that is sent, at most; larger only where there would be too many parts."""
+"""Maximum bytes of a part that is sent, unless there would be too many parts."""
 
 COPIED_PART = 512 << 20
-"""Bytes of a part that S3 copies, about; it allows 5 GiB, but several smaller ones take less time."""
+"""Approximate bytes of a part that S3 copies; it allows 5 GiB, but several smaller parts take less time."""
 
 COPIED_BLOCK = 100 << 20
-"""Bytes of a part that Azure copies, at most: as many as every version of its interface allows."""
+"""Maximum bytes of a part that Azure copies, which every version of its interface allows."""
 
 _MANY_PARTS = 5000
-"""Parts after which they become larger; S3 allows 10,000."""
+"""Number of parts beyond which larger parts are used; S3 allows 10,000."""
 
 
 @dataclass(frozen=True)
@@ -374,8 +374,8 @@ class Part:
     """A part of an upload.
 
     Attributes:
-        ranges: its content, as ranges of files or as bytes.
-        is_copied: the store copies it; then it is a single range of a file.
+        ranges: content of the part, as ranges of files or as bytes.
+        is_copied: the store copies the part, which then is a single range of a file.
     """
 
     ranges: tuple[FileRange | bytes, ...]
@@ -391,8 +391,8 @@ def can_copy_ranges(ranges: Sequence[FileRange | bytes], target: Location) -> bo
 def plan_parts(ranges: Sequence[FileRange | bytes], target: Location) -> list[Part]:
     """Divide the content of a new file into parts.
 
-    Ranges of at least `SMALLEST_PART` bytes in the same store are copied by it. What is shorter is sent, together with
-    as many bytes of the next range as a part needs.
+    The store itself copies ranges of at least `SMALLEST_PART` bytes that it has. Shorter ranges are read and sent,
+    together with as many bytes of the next range as a part needs.
     """
     sent_size = max(SENT_PART, sum(map(len, ranges)) // _MANY_PARTS)
     parts: list[Part] = []
@@ -429,23 +429,23 @@ def plan_parts(ranges: Sequence[FileRange | bytes], target: Location) -> list[Pa
 
 
 def _divide(each: FileRange, start: int, size: int) -> list[FileRange]:
-    """Cut the rest of a range into parts of at most `size` bytes, none of which is too small."""
+    """Divide a range, from `start` on, into equal parts of at most `size` bytes, so that no part is too small."""
     count = -(-(len(each) - start) // size)
     bounds = [start + (len(each) - start) * number // count for number in range(count + 1)]
     return [each.cut(low, high) for low, high in pairwise(bounds)]
 
 
 def write_parts(parts: Sequence[Part], target: Location, read: Callable[[FileRange], bytes]) -> int:
-    """Write a new file, several parts at a time; returns its bytes.
+    """Write a new file, several parts at a time; return its size in bytes.
 
     Args:
-        parts: from `plan_parts`.
-        target: the new file; it does not exist before all parts are there.
-        read: reads a range that is sent.
+        parts: the parts that `plan_parts` returns.
+        target: the new file; it exists only after all parts have been written.
+        read: returns the bytes of a range, for parts that are sent.
 
     Raises:
-        CopyRefusedError: the store refuses to copy a range; there is no file then.
-        StateError: a range cannot be read, or the store fails; there is no file then.
+        CopyRefusedError: the store refuses to copy a range; the file does not exist then.
+        StateError: a range cannot be read, or the store fails; the file does not exist then.
     """
 
     def join(part: Part) -> bytes:
@@ -470,14 +470,14 @@ ONE_REQUEST = 32 << 20
 """Bytes up to which a file is kept in memory and sent in one request, which can be repeated."""
 
 _UPLOADS_MANY_PARTS = 1000
-"""Parts after which they become larger."""
+"""Number of parts after which parts become larger."""
 
 
 class Upload(io.BufferedIOBase):
-    """A file that is written once, from its beginning; it exists only after the block has ended without an error.
+    """A new file that is written sequentially; it exists only after the block has ended without an error.
 
-    A small file is one request. Larger files are sent in parts: to S3 several at a time, to other stores by the stream
-    of the file system, which repeats failed requests.
+    A small file is sent with one request. Larger files are sent in parts: to S3 several at a time, to other stores
+    through the stream of the file system, which repeats failed requests.
     """
 
     def __init__(self, location: Location) -> None:
@@ -558,7 +558,7 @@ class Upload(io.BufferedIOBase):
 
 
 def _discard(stream: IO[bytes]) -> None:
-    """Abort the writing of a stream; closing it instead would complete the file."""
+    """Abort writing a stream, because closing it would complete the file."""
     if isinstance(stream, AbstractBufferedFile):
         with suppress(*client_errors(), NotImplementedError):
             stream.discard()

@@ -72,10 +72,10 @@ class OutputColumns:
         self.table[op.DATA_CAPACITY, index] = data
 
     def enlarge(self, index: int) -> None:
-        """Double a full column and reset all columns.
+        """Double the capacity of a full column and empty all columns, because the kernel starts again.
 
         Raises:
-            ValueRangeError: its bytes are more than Arrow's offsets reach.
+            ValueRangeError: the bytes of the column exceed 2 GiB, the limit of Arrow's i32 offsets.
         """
         capacity, data = int(self.table[op.CAPACITY, index]), int(self.table[op.DATA_CAPACITY, index])
         if self.table[op.COUNT, index] >= capacity:
@@ -95,7 +95,7 @@ class OutputColumns:
         return int(self.table[op.COUNT, index])
 
     def fixed(self, index: int, dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
-        """Return the values of a fixed column."""
+        """Return the values of a fixed-width column."""
         width = self.kinds[index].width
         values: npt.NDArray[np.generic] = self._values[index][: self.count(index) * width].view(dtype)
         return values
@@ -116,7 +116,7 @@ class OutputColumns:
 
 
 class InputColumns:
-    """Columns that the encoding kernel takes from; keeps the buffers alive."""
+    """Columns whose values the encoding kernel writes; the object keeps their buffers alive."""
 
     def __init__(self, kinds: tuple[ColumnKind, ...]) -> None:
         self.kinds = kinds
@@ -133,19 +133,19 @@ class InputColumns:
         self.table[op.CAPACITY, index] = length
 
     def set_validity(self, index: int, array: pa.Array) -> None:
-        """Take the nulls of `array` as those of the column, and its length."""
+        """Set the nulls and the length of a column to those of `array`."""
         self.table[op.CAPACITY, index] = len(array)
         if array.null_count:
             self.table[op.VALIDITY, index] = self._keep(np.asarray(array.is_valid()).view(np.uint8))
 
     def set_fixed(self, index: int, values: npt.NDArray[np.generic], array: pa.Array) -> None:
-        """Set values of a fixed column, with the nulls of `array`."""
+        """Set the values of a fixed-width column, with the nulls of `array`."""
         self.table[op.VALUES, index] = self._keep(values)
         self.table[op.WIDTH, index] = values.dtype.itemsize
         self.set_validity(index, array)
 
     def set_variable(self, index: int, array: pa.Array) -> None:
-        """Set a string, binary or list array with i32 offsets."""
+        """Set a column to a string, binary or list array with i32 offsets."""
         _, offsets, *rest = array.buffers()
         self._kept.append(array)
         if offsets is None:
@@ -159,7 +159,7 @@ class InputColumns:
     def set_bytes(
         self, index: int, offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], array: pa.Array
     ) -> None:
-        """Set offsets into bytes, with the nulls of `array`."""
+        """Set a column of variable-length values: `offsets` into the bytes of `data`, with the nulls of `array`."""
         self.table[op.VALUES, index] = self._keep(offsets)
         self.table[op.DATA, index] = self._keep(data)
         self.set_validity(index, array)

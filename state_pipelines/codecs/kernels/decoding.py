@@ -27,7 +27,7 @@ from state_pipelines.codecs.kernels import opcodes as op
 from state_pipelines.codecs.kernels.strings import HALF, decode_java_text, decode_text, read_count, skip_text
 
 
-# Inlined: the commonest cells are read by it, and a call for each takes longer than the reading.
+# Inlined, because it reads the most frequent cells, for which a call takes longer than the reading.
 @njit(cache=True, inline="always")
 def append_raw(columns, column, source, width):  # type: ignore[no-untyped-def]
     """Append a value of `width` bytes unchanged. False when the column is full."""
@@ -67,7 +67,7 @@ def append_wide(columns, column, source, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="never")
 def append_list(columns, column, size):  # type: ignore[no-untyped-def]
-    """Append a list of `size` elements: OK, FULL or BAD_LENGTH."""
+    """Append a list of `size` elements, which follow; return the status OK, FULL or BAD_LENGTH."""
     count = columns[op.COUNT, column]
     if count >= columns[op.CAPACITY, column]:
         return op.FULL
@@ -84,10 +84,10 @@ def append_list(columns, column, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="never")
 def read_cell(code, program, pc, columns, blocks, depth):  # type: ignore[no-untyped-def]
-    """Run one instruction on the block on top of `blocks`.
+    """Run one instruction on the current block, the top of the stack `blocks`.
 
     Returns:
-        (status, next instruction or the column that is full, depth of the stack).
+        (status, next instruction, depth of the stack); with the status FULL, the full column instead of an instruction.
     """
     top = depth - 1
     base = blocks[top, op.BASE]
@@ -307,7 +307,7 @@ def decode(program, pool, columns, base, starts, ends, exact, stops):  # type: i
                 position += width
                 pc += 1
             elif code == op.CELL:
-                # The commonest cells are read here: a call for each would take longer than the reading.
+                # The most frequent cells are read here instead of in `read_cell`, since a call takes longer than that.
                 at = blocks[block_depth - 1, op.BASE]
                 bit = program[pc, 2]
                 if load_u8(at + (bit >> 3)) >> (bit & 7) & 1:

@@ -34,7 +34,7 @@ def fill_zero(target, size):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="never")
 def wide_size(source):  # type: ignore[no-untyped-def]
-    """Return the size of a little-endian number of 16 bytes as `BigInteger.toByteArray` writes it."""
+    """Return the number of bytes in which `BigInteger.toByteArray` writes a number, given as 16 little-endian bytes."""
     size = 16
     sign = 255 if load_u8(source + 15) >= 128 else 0
     while size > 1 and load_u8(source + size - 1) == sign and (load_u8(source + size - 2) >= 128) == (sign == 255):
@@ -58,7 +58,9 @@ def missing(columns, column):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="never")
 def write_cell(code, program, pc, columns, blocks, depth, out, limit):  # type: ignore[no-untyped-def]
-    """Run one instruction on the block on top of `blocks`, which ends at `out`; 16 bytes there are free.
+    """Run one instruction on the current block, the top of the stack `blocks`.
+
+    The block ends at `out`, where at least 16 bytes of the output are free.
 
     Returns:
         (status, next instruction, depth of the stack, end of the block).
@@ -224,7 +226,7 @@ def encode(program, pool, columns, count, base, capacity, stops):  # type: ignor
                 if cursor >= columns[op.CAPACITY, column]:
                     return op.TRUNCATED, record, out - base, pc
             if code == op.CELL:
-                # The commonest cells are written here: a call for each would take longer than the writing.
+                # The most frequent cells are written here instead of in `write_cell`: a call takes longer than that.
                 at = blocks[block_depth - 1, op.BASE]
                 if is_null(columns, column, cursor):
                     at += program[pc, 2] >> 3

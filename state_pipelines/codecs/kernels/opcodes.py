@@ -35,7 +35,7 @@ REST = 24  # column: the rest of the span
 POSITION = 25  # column: where the cursor is (decoding only)
 JAVA_TEXT = 26  # column: u16 length, modified UTF-8
 
-# Avro (`avro_layout`) and other layouts of the stream.
+# Instructions for Avro (`avro_layout`) and other layouts that are read as a stream.
 FRAME = 40  # i32 length; the instructions up to UNFRAME use exactly that many bytes
 UNFRAME = 41
 BLOCKS = 42  # column, smallest element, target after the list: blocks of a varint count and elements, up to a zero
@@ -47,7 +47,7 @@ MASKED_LIST = 47  # column, smallest element, target after the list, whether the
 MASKED_ITEM = 48  # column, target when null
 WIDE_DECIMAL = 49  # column of 16 bytes: i32 length, two's complement
 
-# Blocks of the table runtime (`binaryrow`): little-endian, addressed from the start of the block.
+# Instructions for blocks of the table runtime (`binary_rows`): little-endian, addressed from the start of the block.
 BLOCK = 50  # i32 length, then a block, which CELL instructions read
 UNBLOCK = 51
 FIRST_CELL = 60
@@ -72,7 +72,7 @@ ROLE_LIST = 0
 ROLE_KEYS = 1
 ROLE_VALUES = 2  # as many as there are keys; no list of their own
 
-# State of a block (i64 each).
+# Indices in the state of a block (i64 each).
 BASE = 0  # address
 STOP = 1  # end address
 SLOT = 2  # address of the current cell
@@ -84,7 +84,7 @@ BLOCK_STATE = 7
 
 ARGUMENTS = 6
 
-# Rows of the column table that the kernels work on (i64 each).
+# Rows of the table of columns (i64 values, one column of the table per kernel column), which the kernels use.
 VALUES = 0  # address of values, or of i32 offsets
 COUNT = 1
 CAPACITY = 2  # values that fit

@@ -15,7 +15,7 @@ from state_pipelines.codecs.java import MAX_BYTES
 from state_pipelines.codecs.kernels import opcodes as op
 
 HALF = -2
-"""Instead of a number of bytes: there is half of a character, for which UTF-8 has no form."""
+"""Result instead of a number of bytes: the text has a lone surrogate, which UTF-8 cannot encode."""
 
 _HIGH_BITS = np.int64(-0x7F7F7F7F7F7F7F80)
 
@@ -364,7 +364,7 @@ def format_numbers(offsets, data, scales, valid, text_offsets, text, capacity): 
         valid: u8[n], or empty when nothing is null.
         text_offsets: i32[n + 1], filled.
         text: address of the output.
-        capacity: its bytes.
+        capacity: size of the output in bytes.
 
     Returns:
         Number of records done; less than n when the output is full. No number may be longer than `MAX_BYTES`.

@@ -64,9 +64,9 @@ def kryo_version(metadata_version: int) -> Version:
 
 
 def oldest_metadata_version(version: int) -> int:
-    """Return the oldest version of `_metadata` that implies data of a release line of Kryo.
+    """Return the oldest `_metadata` version to write for data of a release line of Kryo (see `kryo_version`).
 
-    Version 4, of Flink 1.16, is the oldest with the properties of checkpoints.
+    For Kryo 2 it is 4 (Flink 1.16), because older versions lack the properties of checkpoints.
     """
     return 4 if version == 2 else 5
 
@@ -142,6 +142,6 @@ def write_kryo(
 
     Raises:
         ValueRangeError: a value has no Java class, or does not fit the declared fields.
-        UnsupportedError: a class without field list, or with a serializer of its own.
+        UnsupportedError: a class has no field list, or has a custom Kryo serializer.
     """
     GraphWriter(writer, _table(serializer, version, classes, messages)).any(value)

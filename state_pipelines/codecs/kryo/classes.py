@@ -267,7 +267,7 @@ class ClassKind(StrEnum):
     RECORD = "record"
     ENUM = "enum"
     INTERFACE = "interface"
-    """Or an abstract class."""
+    """An interface or an abstract class."""
     LIST = "list"
     SET = "set"
     MAP = "map"
@@ -277,13 +277,13 @@ FIELD_KINDS = (ClassKind.CLASS, ClassKind.FINAL, ClassKind.RECORD)
 """Classes that Kryo writes field by field."""
 
 FINAL_KINDS = (ClassKind.FINAL, ClassKind.RECORD, ClassKind.ENUM)
-"""Classes whose values have no class before them."""
+"""Kinds of final classes: the class of a value is not stored if the declared type is one of them."""
 
 COLLECTION_KINDS = (ClassKind.LIST, ClassKind.SET, ClassKind.MAP)
-"""Subclasses of collections."""
+"""Kinds of declared subclasses of collections."""
 
 _ENUMS = (ClassKind.ENUM, ClassKind.ABSTRACT_ENUM)
-# Longer texts first, since a shorter one may be a prefix of them.
+# Longer kinds first, since a shorter kind may be their prefix.
 _KINDS = {
     "abstract enum": ClassKind.ABSTRACT_ENUM,
     "final class": ClassKind.FINAL,
@@ -295,10 +295,10 @@ OBJECT_NAME = "java.lang.Object"
 
 
 MAX_TYPE_DEPTH = 64
-"""Type arguments and arrays in each other."""
+"""Maximum nesting depth of type arguments and arrays."""
 
 MAX_SUPER_CLASSES = 256
-"""Super classes of one class."""
+"""Maximum number of super classes of a class."""
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ class ClassDeclaration:
         parameters: type parameters.
         base: the class after `extends`; empty if not declared.
         fields: name and declared type, sorted by name as Kryo writes them.
-        constants: of an enum, in order.
+        constants: constants of an enum, in their order.
     """
 
     name: str
@@ -354,7 +354,7 @@ class FieldLists:
         return self._complete[name]
 
     def explain(self, name: str) -> str:
-        """Why `find` gives nothing for a class that is named; empty when nothing is known of the class at all."""
+        """Return the reason why `find` has no declaration of a class; empty if no reason is known."""
         return ""
 
     def list_subclasses(self, name: str) -> tuple[str, ...]:
@@ -387,12 +387,12 @@ class FieldLists:
             line.append(above.name)
             fields += above.fields
             above = self.classes.get(above.base)
-        # Sorting keeps the order of equal names: those of the subclass come first.
+        # The sort is stable: of fields with the same name, that of the subclass stays first.
         return replace(declared, fields=tuple(sorted(fields, key=lambda item: item[0])))
 
 
 def load_classes(text: str) -> FieldLists:
-    """Parse the YAML of a file of field lists (see above for its form).
+    """Parse a YAML file of field lists (the docstring of the module describes its format).
 
     Raises:
         UsageError: not such a file; names the class and the field.
@@ -417,7 +417,7 @@ def load_classes(text: str) -> FieldLists:
 
 
 def dump_classes(lists: FieldLists) -> str:
-    """Mirror of `load_classes`."""
+    """Return the YAML text of field lists, which `load_classes` reads."""
     document: dict[str, list[str] | list[dict[str, str]]] = {}
     for declared in lists.classes.values():
         parameters = f"<{', '.join(declared.parameters)}>" if declared.parameters else ""
@@ -433,7 +433,7 @@ def dump_classes(lists: FieldLists) -> str:
 
 
 def format_type(declared: JavaType) -> str:
-    """Return a type in the words of Java source, with full class names."""
+    """Return a type as Java source spells it, with full class names."""
     if declared.name == ARRAY:
         return f"{format_type(declared.arguments[0])}[]"
     arguments = f"<{', '.join(map(format_type, declared.arguments))}>" if declared.arguments else ""
@@ -607,9 +607,10 @@ USER_BASE = FLINK_BASE + len(FLINK_IDS)
 
 
 def first_ids(version: Version) -> tuple[str, ...]:
-    """Return the classes that Kryo registers itself, by id.
+    """Return the classes that Kryo registers itself, in the order of their ids.
 
-    The registrations of the user follow them where Flink's streaming runtime is absent (tests of flink-core).
+    Flink's own registrations follow, then those of the user. Without Flink's streaming runtime (tests of flink-core),
+    the user's registrations follow directly.
     """
     return FIRST_IDS if version == 2 else FIRST_IDS[:-1]
 
@@ -631,15 +632,15 @@ class CollectionVariant(Enum):
 
     PLAIN = auto()
     SORTED = auto()
-    """A comparator is stored with the size."""
+    """A comparator is stored next to the size."""
     IMMUTABLE = auto()
-    """Never null inside."""
+    """The elements are never null."""
     SINGLE = auto()
     EMPTY = auto()
     ENUMS = auto()
     """`EnumSet`: enum class, then ordinals."""
     ARRAY = auto()
-    """`Arrays.asList`: Kryo 2 adds the component class."""
+    """`Arrays.asList`: Kryo 2 stores the element class, too."""
 
 
 @dataclass(frozen=True)

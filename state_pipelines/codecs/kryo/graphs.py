@@ -62,7 +62,7 @@ MAX_DEPTH = 64
 _NULLS_PER_VALUE = 4
 _UNMARKED = ("java.lang.Integer", "java.lang.Boolean", "java.lang.Double", "java.lang.String")
 _STREAMED = ("java.util.Locale", "java.text.SimpleDateFormat")
-# Module-level names: looking up a member of an enum takes longer, and it is done for every value.
+# Module-level names for enum members, because looking up a member takes longer and happens for every value.
 _EMPTY, _SINGLE, _SORTED = CollectionVariant.EMPTY, CollectionVariant.SINGLE, CollectionVariant.SORTED
 _IMMUTABLE, _ENUMS, _ARRAY = CollectionVariant.IMMUTABLE, CollectionVariant.ENUMS, CollectionVariant.ARRAY
 _MAP, _SET = CollectionKind.MAP, CollectionKind.SET
@@ -70,7 +70,7 @@ _PENDING = object()
 
 
 class GraphReader:
-    """Reads one graph; holds the class names and the objects that it has met.
+    """Reads one graph of objects; keeps the class names and objects read so far, to which later bytes refer by number.
 
     Attributes:
         class_name: class of the root, once known.
@@ -83,7 +83,7 @@ class GraphReader:
         self.class_name: str | None = None
         self.names: list[str] = []
         self.objects: list[object] = []
-        # For each object: the number of values when references are expanded, and the number of levels.
+        # Per object: the number of its values with all references expanded, and the number of its levels.
         self.sizes: list[tuple[int, int]] = []
         self.budget = ExpansionBudget(reader.remaining, reader.name, reader.position)
         self.spend = self.budget.spend
@@ -103,7 +103,7 @@ class GraphReader:
         return self.object_of(name, arguments)
 
     def class_header(self) -> str | None:
-        """0 is null, 1 a class by name, and from 2 on a class by its registration id."""
+        """Read the class of an object: 0 for null, 1 and a name, or its registration id + 2. Return None for null."""
         reader, start = self.reader, self.reader.position
         header = reader.varint()
         if header == 0:
@@ -123,13 +123,13 @@ class GraphReader:
     def object_of(
         self, name: str, arguments: tuple[JavaType, ...], *, nullable: bool = False, declared: bool = False
     ) -> object:
-        """Return an object whose class is known.
+        """Read an object whose class is known.
 
         Args:
-            name: its class.
+            name: class of the object.
             arguments: type arguments of the declared type.
-            nullable: a mark for null precedes objects that are not numbered (numbered ones always have it).
-            declared: the declared type determines the class, so that it is not stored.
+            nullable: an object of a class without references follows a null marker (with references, 0 is null).
+            declared: the class follows from the declared type, so it is not stored.
         """
         reader, start = self.reader, self.reader.position
         self.spend(1)
@@ -181,7 +181,7 @@ class GraphReader:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.reader.error(f"Kryo objects are nested more than {MAX_DEPTH} levels deep", start)
-        # A comparison is faster than `max`, and is made for every object.
+        # A comparison is faster than `max`, which matters because it is made for every object.
         if self.depth > self.deepest:
             self.deepest = self.depth
         value = self._content(name, arguments, declared)
@@ -231,14 +231,14 @@ class GraphReader:
         return self._stream(name)
 
     def _declared(self, name: str, layout: Layout) -> TypedValue | ObjectValue:
-        """Return an object whose Kryo serializer writes a declared layout."""
+        """Read an object of a class whose Kryo serializer has a declared or registered layout."""
         start = self.reader.position
         value = read(layout, self.reader, False)
         self.spend(self.reader.position - start)
         return ObjectValue(name, tuple(value.items())) if isinstance(layout, Struct) else TypedValue(name, value)
 
     def _java(self, name: str) -> TypedValue:
-        """Return an object of `JavaSerializer`; all objects of a class in one graph continue the same Java stream."""
+        """Read an object of `JavaSerializer`; all objects of a class in one graph continue the same Java stream."""
         reader, stream = self.reader, self.java_streams.get(name)
         if stream is None:
             start = reader.position
@@ -252,9 +252,9 @@ class GraphReader:
         return TypedValue(name, content)
 
     def _message(self, name: str, format: MessageFormat) -> MessageValue:
-        """Read a message: a length, then its bytes."""
+        """Read a message of Protobuf or Thrift: a length, then its bytes."""
         raw = self.reader.take(self._size())
-        # Each field of a message takes at least one byte, so its size limits the number of values.
+        # Each field takes at least one byte, so the message has at most as many values as bytes.
         self.spend(len(raw))
         try:
             return MessageValue(name, raw, self.table.messages.decode(format, name, raw))
@@ -266,7 +266,7 @@ class GraphReader:
             ) from None
 
     def _size(self, minimum: int = 1) -> int:
-        """Return a varint count of items of at least `minimum` bytes each."""
+        """Read a varint count of items; FormatError if the bytes left cannot hold so many items of `minimum` bytes."""
         reader, start = self.reader, self.reader.position
         return self._check_size(reader.varint(), start, minimum)
 
@@ -289,14 +289,14 @@ class GraphReader:
         if leaf is not None:
             self.spend(size)
             return ArrayValue(name, tuple(leaf.read(reader, self.version) for _ in range(size)))
-        # For Kryo's array serializer, a component that is itself an array is final, whatever its elements are.
+        # Kryo's array serializer treats an array as a final class even if it is an array of a class that is not final.
         read = self._element(component, arguments if self.version == 2 else (), final=component.name == ARRAY)
         return ArrayValue(name, tuple(read() for _ in range(size)))
 
     def _element(
         self, of: JavaType, arguments: tuple[JavaType, ...], nullable: bool = True, final: bool = False
     ) -> Callable[[], object]:
-        """Return a function that reads values of a declared type: objects of a final class, or class and object."""
+        """Return a function that reads a value of a declared type; its class precedes it unless the type is final."""
         if not final and not self.table.is_final(of):
             return lambda: self.any(arguments)
         name = class_name(of)
@@ -327,7 +327,11 @@ class GraphReader:
         return CollectionValue(name, shape.kind, items, comparator, element_class)
 
     def _collection_5(self, name: str, shape: Shape, arguments: tuple[JavaType, ...]) -> CollectionValue:
-        """Read a size, a comparator if sorted, then elements: of the declared final class, of one class, or of any."""
+        """Read a collection of Kryo 5: a size, a comparator if sorted, then the elements.
+
+        A class is stored for no element if the declared class is final, once if all elements have the same class, and
+        else for each element.
+        """
         reader, start = self.reader, self.reader.position
         immutable = shape.variant is _IMMUTABLE
         final = bool(arguments) and self.table.is_final(arguments[0])
@@ -354,7 +358,7 @@ class GraphReader:
     ) -> tuple[object, ...]:
         name = self.class_header()
         if name is None:
-            # Nulls take less time and memory than other values.
+            # Nulls take less time and memory than other values, so several count as one value.
             self.spend(size // _NULLS_PER_VALUE)
             return (None,) * size
         self._check_size(size, start)
@@ -396,7 +400,10 @@ class GraphReader:
         return EnumValue(enum.name, enum.constants[ordinal], None if name == enum.name else name)
 
     def _class(self) -> TypedValue:
-        """Return a class literal; only those of primitives and their wrappers need a flag in Kryo 5."""
+        """Read a class literal: a wrapper class or other class, and a flag if it stands for the primitive type.
+
+        Kryo 2 stores the flag for all classes, Kryo 5 only for wrappers and `Void`.
+        """
         name = self.class_header()
         primitive = (self.version == 2 or name in WRAPPERS or name == "java.lang.Void") and self.reader.bool()
         return TypedValue("java.lang.Class", WRAPPERS.get(name or "", "void") if primitive else name)
@@ -441,7 +448,7 @@ class GraphReader:
         )
 
 
-# Module-level names: looking up a member of an enum takes longer, and it is done for every value.
+# Module-level names for enum members, because looking up a member takes longer and happens for every value.
 _WRITER_EMPTY, _WRITER_SINGLE, _WRITER_SORTED = (
     CollectionVariant.EMPTY,
     CollectionVariant.SINGLE,
@@ -465,7 +472,7 @@ _PRIMITIVE_CLASSES = {primitive: wrapper for wrapper, primitive in WRAPPERS.item
 
 
 def class_of(value: object) -> str:
-    """Return the Java class of a value without a declared type.
+    """Return the Java class of a value, given that no declared type determines it.
 
     Raises:
         ValueRangeError: a Python value without a Java class.
@@ -484,7 +491,7 @@ def class_of(value: object) -> str:
 
 
 class GraphWriter:
-    """Writes one graph; an object that it meets again, by identity, becomes a back reference."""
+    """Writes one graph of objects; a Python object that occurs again (by identity) becomes a back reference."""
 
     def __init__(self, writer: Writer, table: ClassTable) -> None:
         self.writer = writer
@@ -497,7 +504,7 @@ class GraphWriter:
         self.java_streams: dict[str, StreamWriter] = {}
 
     def any(self, value: object, arguments: tuple[JavaType, ...] = ()) -> None:
-        """Mirror of `GraphReader.any`."""
+        """Write the class of an object and the object, as `GraphReader.any` reads them."""
         if value is None:
             self.class_header(None)
             return
@@ -513,7 +520,7 @@ class GraphWriter:
         return class_of(self.met_objects[value.index])
 
     def class_header(self, name: str | None) -> None:
-        """Mirror of `GraphReader.class_header`."""
+        """Write the class of an object, or None for null, as `GraphReader.class_header` reads it."""
         writer = self.writer
         if name is None:
             writer.varint(0)
@@ -530,7 +537,7 @@ class GraphWriter:
             classes.write_string(writer, name, self.version, any_length=self.version == 5)
 
     def object_of(self, value: object, name: str, arguments: tuple[JavaType, ...], *, nullable: bool = False) -> None:
-        """Mirror of `GraphReader.object_of`."""
+        """Write an object of a known class, as `GraphReader.object_of` reads it."""
         writer = self.writer
         if not self.table.uses_references(name):
             if nullable:
@@ -551,7 +558,7 @@ class GraphWriter:
         # Python interns short strings, so their identity is meaningless.
         if not isinstance(value, str | bytes) or len(value) > 1:
             self.met[id(value)] = len(self.met_objects)
-        # This keeps the objects alive, too: Python could give the id of a freed object to another one.
+        # The list also keeps the objects alive: Python could give the id of a freed object to another one.
         self.met_objects.append(value)
         writer.varint(1)
         self._content(value, name, arguments)
@@ -590,7 +597,10 @@ class GraphWriter:
             self._stream(inner, name)
 
     def _custom(self, value: object, name: str, serializer: str) -> None:
-        """Mirror of `GraphReader._java`, `GraphReader._message` and `GraphReader._declared`."""
+        """Write an object of a class with its own Kryo serializer.
+
+        It reads back with `GraphReader._java`, `GraphReader._message` or `GraphReader._declared`.
+        """
         if isinstance(value, MessageValue) and serializer in SERIALIZERS:
             self.writer.varint(len(value.raw))
             self.writer.take(value.raw)

@@ -102,7 +102,7 @@ class Conversion(NamedTuple):
 
 
 def find_kryo(layout: lay.Dynamic) -> Conversion:
-    """Return the conversion of the values of a Kryo serializer; they are never null here."""
+    """Return the conversion of the values of a Kryo serializer; the caller handles null."""
     version: Version = 2 if layout.kryo_version == 2 else 5
     serializer: tree.Kryo = layout.serializer  # type: ignore[assignment]
     return _find(serializer, version, layout.classes or _NONE_DECLARED, layout.messages)
@@ -142,7 +142,7 @@ class _ConversionFinder:
         if name == "java.util.UUID":
             return Conversion(lay.Text(), _read_uuid, _write_uuid)
         if (kind := self._kind(name)) is not None:
-            # A raw type: the element type is unknown.
+            # A raw type, such as `List` without arguments, has unknown elements and becomes JSON text.
             return self._collection(of, kind, (*above, name)) if of.arguments else _as_json(name)
         if (
             (enum := self.table.enum(name)) is not None
@@ -182,7 +182,8 @@ class _ConversionFinder:
 
         def check(value: Any, expected: type[MapValue | CollectionValue]) -> None:
             fits = isinstance(value, expected) and (open_class or value.class_name == of.name)
-            # A column cannot store the order of a comparator; an interface cannot be written anyway.
+            # A column cannot store a comparator, so the collection could not be written back. A field declared as an
+            # interface cannot be written back anyway.
             if not fits or (not open_class and value.comparator is not None):
                 raise _misfit(of.name, value)
 

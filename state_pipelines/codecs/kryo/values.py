@@ -128,7 +128,11 @@ SCALARS: dict[str, Leaf] = {
 
 
 def _record(text: str) -> Leaf:
-    """Make the codec of a record of named fields, `name:encoding`, whose value is a dict."""
+    """Make the codec of consecutive fields, whose value is a dict.
+
+    Args:
+        text: the fields, each as `name:encoding`, separated by spaces.
+    """
     encodings = {
         "b": SCALARS["boolean"],
         "y": BYTE,
@@ -176,7 +180,7 @@ def _write_big_integer(writer: Writer, value: object, _: Version) -> None:
 
 def _read_big_decimal(reader: Reader, version: Version) -> Decimal:
     unscaled = _read_big_integer(reader, version)
-    # Not by way of text: Python limits the number of digits in it.
+    # A Decimal is made from the int and not from its text, because Python limits the digits of that.
     sign, digits, _ = Decimal(unscaled).as_tuple()
     return Decimal((sign, digits, -classes.read_int(reader)))
 
@@ -190,7 +194,10 @@ def _write_big_decimal(writer: Writer, value: object, version: Version) -> None:
 
 
 def _read_timestamp(reader: Reader, version: Version) -> dict[str, object]:
-    """Kryo 2 stores all milliseconds and the nanoseconds, Kryo 5 whole seconds only."""
+    """Read a `java.sql.Timestamp`: milliseconds, then nanoseconds of the second.
+
+    Kryo 2 stores the full epoch milliseconds, Kryo 5 only those of the whole second.
+    """
     millis, nanos = classes.read_positive_long(reader), classes.read_positive_int(reader)
     return {"millis": millis if version == 2 else millis + nanos // 1_000_000, "nanos": nanos}
 
@@ -210,7 +217,7 @@ def _read_bit_set(reader: Reader, version: Version) -> tuple[int, ...]:
 
 
 def count_bits(value: object) -> int:
-    """Return the bits that are set in the words of a BitSet."""
+    """Return the number of bits that are set in the words of a BitSet."""
     return sum(int(word).bit_count() for word in value) if isinstance(value, tuple) else 0
 
 
@@ -222,7 +229,7 @@ def _write_bit_set(writer: Writer, value: object, version: Version) -> None:
 
 
 def _write_builder(writer: Writer, value: object, version: Version) -> None:
-    # Kryo 2 writes builders with a separate method, which has no marked ASCII form.
+    # Kryo 2 writes a StringBuilder with another method than a String: short ASCII texts have no shorter encoding there.
     classes.write_string(writer, _text(value), version, short=version == 5)
 
 
@@ -247,7 +254,10 @@ def _write_date(writer: Writer, value: object, version: Version) -> None:
 
 
 def _read_time(reader: Reader, version: Version) -> int:
-    """Kryo 2: hour, minute, nano, second. Kryo 5 leaves out zeros at the end and complements the last stored field."""
+    """Read a `LocalTime` as nanoseconds of the day.
+
+    Kryo 2 stores hour, minute, nano, second. Kryo 5 leaves out zeros at the end and complements the last stored field.
+    """
     if version == 2:
         hour, minute, nano, second = reader.u8(), reader.u8(), classes.read_int(reader), reader.u8()
         return ((hour * 60 + minute) * 60 + second) * 1_000_000_000 + nano
@@ -292,7 +302,7 @@ def _write_date_time(writer: Writer, value: object, version: Version) -> None:
 
 
 def _read_offset(reader: Reader, version: Version) -> dict[str, object]:
-    """Kryo 5: quarters of an hour in a byte, or 127 and the seconds."""
+    """Read a `ZoneOffset` of Kryo 5: quarters of an hour in a byte, or 127 and the seconds."""
     quarters = reader.i8()
     return {"totalSeconds": quarters * 900 if quarters != 127 else classes.read_fixed(reader, "i", version)}
 
@@ -306,7 +316,7 @@ def _write_offset(writer: Writer, value: object, version: Version) -> None:
 
 
 def _optional(code: str) -> Leaf:
-    """`OptionalInt` and its kin in Kryo 5: the value only when present."""
+    """Make the codec of `OptionalInt` and similar classes in Kryo 5: a flag, then the value if there is one."""
     content = _record(f"value:{code}")
 
     def read(reader: Reader, version: Version) -> dict[str, object]:
@@ -327,7 +337,11 @@ def _members(value: object) -> dict[str, object]:
 
 
 def _timed(*named_types: tuple[str, str]) -> Leaf:
-    """Consecutive date, time, offset or zone (Kryo 5); the value is an `ObjectValue` as in Kryo 2."""
+    """Make the codec of a java.time class that Kryo 5 writes as consecutive date, time, offset or zone.
+
+    Args:
+        named_types: name and class of each of them; they are read as the fields of an `ObjectValue`, as in Kryo 2.
+    """
 
     def read(reader: Reader, version: Version) -> object:
         return tuple((name, TypedValue(of, LEAVES_5[of].read(reader, version))) for name, of in named_types)
@@ -411,7 +425,7 @@ OBJECTS_5: dict[str, Leaf] = {
 
 
 def find_leaf(class_name: str, version: Version) -> Leaf | None:
-    """Return the leaf of a class, or None."""
+    """Return the codec of a class whose objects hold no other objects, or None for other classes."""
     if version == 5 and class_name.startswith("sun.nio.cs."):
         return _record("name:s")
     return (LEAVES_2 if version == 2 else LEAVES_5).get(class_name)
@@ -432,10 +446,10 @@ Bindings = Mapping[str, JavaType]
 
 
 class ClassTable:
-    """The classes of one serializer.
+    """The classes that one Kryo serializer knows: ids, declarations and layouts.
 
     Args:
-        serializer: its registrations give ids to classes.
+        serializer: the Kryo serializer, whose registrations give ids to classes.
         version: release line of Kryo.
         classes: declarations of the user.
         messages: messages of Protobuf and Thrift that the user declares.
@@ -460,13 +474,14 @@ class ClassTable:
         named = ((each.class_name, _find_serializer(each)) for each in serializer.registrations)
         self.custom = {name: found for name, found in named if found is not None}
         self.avro = any(map(_writes_schemas, serializer.default_serializer_classes))
-        # A default serializer is for subclasses, too; only declarations list them.
+        # Kryo uses a default serializer for the subclasses of its class as well. Snapshots do not list these, so
+        # `find_serializer` looks for them among the declared messages.
         self.defaults = {each.class_name: _find_instance(each.value) for each in serializer.default_serializers}
         self.defaults |= {each.class_name: _read_name(each.value) for each in serializer.default_serializer_classes}
         self.custom = {**self.defaults, **self.custom}
 
     def find_serializer(self, name: str) -> str | None:
-        """Return the custom Kryo serializer of a class: None if it has none, empty if its name is not known."""
+        """Return the class of the custom Kryo serializer for a class; None if it has none, empty if it is not known."""
         if name in self.custom:
             return self.custom[name]
         for serializer in self.defaults.values():
@@ -476,7 +491,7 @@ class ClassTable:
         return None
 
     def find_own_layout(self, name: str) -> Layout | None:
-        """Return the declared or registered layout of the data of a class's Kryo serializer; None if it has neither."""
+        """Return the layout of the data of a class's custom Kryo serializer; None if none is declared or registered."""
         text = next((text for each, text in self.messages.layouts if each == name), None)
         return find_class_layout(name) if text is None else parse_layout(text)
 
@@ -490,7 +505,7 @@ class ClassTable:
         return self.registered[index] if index < len(self.registered) else None
 
     def find(self, name: str) -> ClassDeclaration | None:
-        """Return the field list of a class: the user's, or a known one."""
+        """Return the field list of a class: the user's, or a built-in one; None if there is neither."""
         return self.classes.find(name) or self.known.find(name)
 
     def shape(self, name: str) -> Shape | None:
@@ -500,20 +515,23 @@ class ClassTable:
             return Shape(CollectionKind(declared.kind))
         shape = SHAPES.get(name)
         if shape is None and name == "java.util.concurrent.ConcurrentSkipListMap":
-            # Kryo 5 alone gives this class the serializer of TreeMap.
+            # Kryo 5 writes this class like a TreeMap, with its comparator; Kryo 2 like any other map.
             return Shape(CollectionKind.MAP, CollectionVariant.SORTED if self.version == 5 else CollectionVariant.PLAIN)
         if shape is not None and shape.variant is CollectionVariant.IMMUTABLE and self.version == 2:
             return Shape(shape.kind)
         return shape
 
     def leaf(self, name: str) -> Leaf | None:
-        """Return the format of a class whose values hold no other objects; None for all other classes."""
+        """Return the codec of a class whose objects hold no other objects; None for all other classes."""
         if self.avro and _AVRO_SCHEMA.fullmatch(name):
             return TEXT
         return find_leaf(name, self.version)
 
     def enum(self, name: str) -> ClassDeclaration | None:
-        """Return the declared enum of a class, or of the class of a constant with a body; None if there is none."""
+        """Return the declaration of an enum, given its class or the class of a constant with a body (`Enum$1`).
+
+        Returns None for other classes.
+        """
         declared = self.find(name)
         if declared is None and (body := _BODY_CLASS.fullmatch(name)):
             declared = self.find(body[1])
@@ -601,12 +619,15 @@ def _erase(of: JavaType) -> JavaType:
 
 
 def _writes_schemas(default: tree.KryoRegistration) -> bool:
-    """Return whether Avro's schemas are written as JSON; Flink registers this where flink-avro is on the class path."""
+    """Return whether a default serializer is the one that writes Avro schemas as JSON.
+
+    Flink registers it where flink-avro is on the class path.
+    """
     return default.class_name == "org.apache.avro.Schema" and (default.value or b"").endswith(_SCHEMA_SERIALIZER)
 
 
 def _find_serializer(registration: tree.KryoRegistration) -> str | None:
-    """Return the serializer that a registration names (kind CLASS or INSTANCE); None where it names none."""
+    """Return the class of the Kryo serializer of a registration (kind CLASS or INSTANCE); None if it has none."""
     if registration.value is None:
         return None
     reader = Reader(registration.value, "Kryo registration")
@@ -625,7 +646,7 @@ def _read_name(value: bytes | None) -> str:
 
 
 def _find_instance(value: bytes | None) -> str:
-    """Return the class of a serializer inside Flink's `SerializableSerializer`; empty where it is not known."""
+    """Return the class of the serializer in a Java-serialized `SerializableSerializer`; empty if it cannot be read."""
     if not value:
         return ""
     try:

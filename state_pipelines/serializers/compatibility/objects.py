@@ -67,7 +67,7 @@ _REMEDY = "Keep the schema readable (a default, an alias), or change it in a mig
 
 @dataclass
 class _Pair:
-    """Two schemas with their named types, and the pairs of named types that are being compared."""
+    """Named types of the two schemas of a comparison, and the pairs of named types whose comparison has begun."""
 
     writer_types: dict[str, dict[str, object]] = dataclasses.field(default_factory=dict)
     reader_types: dict[str, dict[str, object]] = dataclasses.field(default_factory=dict)
@@ -99,9 +99,9 @@ def _parse(node: Avro, named: dict[str, dict[str, object]]) -> object:
 
 
 def _normalize(schema: object) -> object:
-    """Return the attributes that `Schema.equals` compares: all but documentation."""
+    """Return a schema reduced to the attributes that `Schema.equals` compares."""
     if isinstance(schema, dict):
-        # `EnumSchema.equals` ignores the default of the enum; a field without an order is ascending.
+        # `EnumSchema.equals` ignores the default of the enum. A field without an order is equal to an ascending one.
         skipped = _NOT_COMPARED | ({"default"} if schema.get("type") == "enum" and "symbols" in schema else set())
         kept = {key: _normalize(value) for key, value in schema.items() if key not in skipped}
         if kept.get("order") == "ascending":
@@ -114,7 +114,7 @@ def _compare(writer: object, reader: object, pair: _Pair) -> Compatibility:
     writer, reader = _look_up(writer, pair.writer_types), _look_up(reader, pair.reader_types)
     writer_kind, reader_kind = _kind(writer), _kind(reader)
     if isinstance(writer, list):
-        # Every branch may have been written, so that all must be readable.
+        # The old data may have values of every branch, so the new schema must read all of them.
         return combine(_compare_branch(branch, reader, pair) for branch in writer)
     if isinstance(reader, list):
         results = [_compare(writer, branch, pair) for branch in reader]
@@ -242,7 +242,7 @@ def _strings(values: object) -> list[str]:
 
 
 def _same_name(writer: dict[str, object], reader: dict[str, object]) -> bool:
-    """Return whether simple names are the same, or an alias of the reader is the full name of the writer."""
+    """Return whether two named types match: by simple name, or as an alias of the reader is the writer's full name."""
     name = str(writer["name"])
     if name.rpartition(".")[2] == str(reader["name"]).rpartition(".")[2]:
         return True
@@ -421,7 +421,7 @@ def find_kryo(serializer: Serializer, path: str = "value") -> Iterator[tuple[str
 
 
 def refuse_other_kryo(path: str, node: Kryo, written_by: int, read_by: int) -> SerializerDifference:
-    """Make the finding for Kryo data that another major version of Kryo reads."""
+    """Make the finding for data of one major version of Kryo that another major version would read."""
     return SerializerDifference(
         path=path,
         old=f"{describe(node)} written by Kryo {written_by}",
@@ -473,7 +473,7 @@ _ZEROS = {
 
 @contextmanager
 def know_fields(find: FindField) -> Iterator[None]:
-    """Let the class files of the new job decide which Java fields Flink finds, in comparisons inside of the block."""
+    """Use the class files of the new job to find Java fields, in all comparisons inside the `with` block."""
     token = _find_field.set(find)
     try:
         yield
@@ -493,7 +493,7 @@ def _pojo(old: Pojo, new: Pojo) -> Compatibility:
 
 def _compare_fields_pojo(old: Pojo, new: Pojo) -> list[Compatibility]:
     successors = {field.name: field for field in new.fields}
-    # Unresolved fields count as removed: the class no longer had them when the snapshot was written again.
+    # Unresolved fields count as removed: when the snapshot was last written, the class no longer had them.
     kept = {
         field.name: successors[field.name]
         for field in old.fields
@@ -530,13 +530,16 @@ def _compare_fields_pojo(old: Pojo, new: Pojo) -> list[Compatibility]:
 
 
 def _find_owner(field: PojoField) -> str | None:
-    """Return the class in which Flink finds the Java field: empty if there is none, None if it is not known."""
+    """Return the class in which Flink finds a Java field; empty if no class has it, None if that is not known."""
     find = _find_field.get()
     return None if find is None or field.declaring_class is None else find(field.declaring_class, field.name)
 
 
 def _swallow_errors(field: Compatibility) -> Compatibility:
-    """Treat unreadable serializers inside a POJO as missing; they fail when the old serializer is restored."""
+    """Replace the errors in the findings about a POJO field by the error that Flink reports.
+
+    Flink treats an unreadable serializer inside a POJO as missing, and fails when it restores the POJO serializer.
+    """
     findings = (replace(each, error=_UNRESTORED) if each.error else each for each in field.findings)
     return Compatibility(field.outcome, tuple(findings))
 
@@ -557,9 +560,9 @@ def _unreadable_pojo(field: PojoField) -> SerializerDifference:
 
 
 def _is_gone(field: PojoField, old: Pojo, new: Pojo) -> bool:
-    """Return whether Flink no longer finds such a Java field.
+    """Return whether Flink certainly no longer finds a removed Java field.
 
-    Flink looks in the class that declared the field. If that class declares no field of the new POJO, it may have
+    Flink looks in the class that declared the field. A superclass that declares no field of the new POJO may have
     stopped being a superclass, and may still have the field.
     """
     owner = field.declaring_class
@@ -599,7 +602,7 @@ def _removed(
     remedy = "Nothing to do if the values may go"
     twins = [quote(each.name) for each in added if each.serializer == field.serializer and each.name != field.name]
     if successor is not None:
-        # Flink looks for the field in the class that declared it and in its superclasses, but in no subclass.
+        # Flink looks for the field in the class that declared it and in superclasses of that class, not in subclasses.
         reason = (
             f"the field {name} moved from {field.declaring_class} down to {successor.declaring_class}, where Flink "
             "does not look for it: its values are lost without a word"

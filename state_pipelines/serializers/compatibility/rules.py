@@ -87,8 +87,8 @@ if TYPE_CHECKING:
 class Outcome(StrEnum):
     """The result of reading old bytes with a new serializer, named as in `TypeSerializerSchemaCompatibility`.
 
-    The order is that of precedence: of several outcomes the last one wins. `UNDETERMINED` is ours: Flink would know,
-    because it runs the user's code.
+    The constants have the order of precedence: of several outcomes, the last one wins. Flink has no `UNDETERMINED`: it
+    runs the user's code, which this package cannot.
     """
 
     AS_IS = "compatibleAsIs"
@@ -106,15 +106,15 @@ class SerializerDifference:
     """A difference between two serializers, with its consequence.
 
     Attributes:
-        path: to the field, such as `value.address.zip`, `value.tags[]`, `value.prices{key}`; empty for the whole.
-        old: the old side in readable form; None when there is nothing on that side.
-        new: the new side.
+        path: path to the field, such as `value.address.zip`, `value.tags[]`, `value.prices{key}`; empty for the whole.
+        old: readable text of what the old serializer has; None if it has nothing there.
+        new: the same for the new serializer.
         outcome: the outcome of this difference alone.
-        reason: why.
-        remedy: what to do; empty if nothing is needed.
+        reason: why the difference has this outcome.
+        remedy: what the user can do; empty if nothing is needed.
         loss: the restore drops values although it succeeds.
         unnoticed: Flink does not see the difference, restores, and then reads wrong values or fails while reading.
-        error: the error of Flink, if it is not the usual one for an incompatible serializer.
+        error: Flink's error message, unless it is the usual one for an incompatible serializer.
     """
 
     path: str = ""
@@ -130,7 +130,7 @@ class SerializerDifference:
 
 @dataclass(frozen=True)
 class Compatibility:
-    """The outcome for one pair of serializers, and its findings; without findings it is as-is."""
+    """The outcome for an old and a new serializer, and its findings; without findings, the outcome is `AS_IS`."""
 
     outcome: Outcome
     findings: tuple[SerializerDifference, ...] = ()
@@ -146,7 +146,7 @@ SAME = Compatibility(Outcome.AS_IS)
 
 
 def worst(outcomes: Iterable[Outcome]) -> Outcome:
-    """Return the outcome that takes precedence; as-is if there are none (`CompositeTypeSerializerUtil`)."""
+    """Return the outcome that takes precedence, `AS_IS` for no outcomes (`CompositeTypeSerializerUtil`)."""
     return max(outcomes, key=_PRECEDENCE.__getitem__, default=Outcome.AS_IS)
 
 
@@ -167,20 +167,20 @@ def single(finding: SerializerDifference) -> Compatibility:
 def differ(
     old: Serializer, new: Serializer, outcome: Outcome, reason: str, remedy: str = "", *, unnoticed: bool = False
 ) -> Compatibility:
-    """Return a comparison with one finding about two serializers as a whole; arguments as of `SerializerDifference`."""
+    """Return a comparison with one finding about two whole serializers; for arguments, see `SerializerDifference`."""
     before, after = describe(old), describe(new)
     return single(
         SerializerDifference(old=before, new=after, outcome=outcome, reason=reason, remedy=remedy, unnoticed=unnoticed)
     )
 
 
-# Families that got another snapshot class over time and still read the old one.
+# Snapshot classes that were replaced: old class -> the class that reads its snapshots now.
 _RENAMED = {
     "org.apache.flink.api.java.typeutils.runtime.EitherSerializerSnapshot": java_types.EITHER,
     beam.LEGACY: beam.UNVERSIONED,
 }
 _SAME_DATA = frozenset({java_types.LIST, java_types.ARRAY_LIST})
-"""Different snapshot classes with the same bytes; Flink takes one for the other since 1.19."""
+"""Snapshot classes of different serializers that write the same bytes; since 1.19, each accepts the other."""
 _SCALA_1, _SCALA_2 = "org.apache.flink.api.scala.typeutils.", "org.apache.flink.table.api.typeutils."
 
 
@@ -192,19 +192,19 @@ def resolve(old: Serializer, new: Serializer, path: str = "value") -> Compatibil
     """Compare the serializer of a snapshot with the one that is to read it.
 
     Args:
-        old: as the snapshot holds it.
-        new: as the new job has it.
-        path: path of the two serializers; the prefix of the paths of findings.
+        old: serializer of the snapshot.
+        new: serializer of the new job.
+        path: path of the two serializers, with which the paths of all findings begin.
     """
     return resolve_nested(old, new).within(path)
 
 
 def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
-    """Like `resolve`, with paths relative to the two serializers."""
+    """Compare two serializers like `resolve`, with paths of findings relative to these serializers."""
     if isinstance(old, Opaque) or isinstance(new, Opaque):
         return _compare_opaque(old, new)
     if isinstance(new, PythonValue):
-        # Its snapshot class is that of plain byte arrays, so the rule is chosen by the node.
+        # The snapshot class is that of plain byte arrays, so it does not select the rule; the class of the node does.
         return rule.dispatch(PythonValue)(old, new)
     if _identify(old) != _identify(new):
         succeed = _successors.get((old.snapshot_class, new.snapshot_class))
@@ -215,9 +215,9 @@ def resolve_nested(old: Serializer, new: Serializer) -> Compatibility:
 def register_successor(old_class: str, new_class: str) -> Callable[[Compare], Compare]:
     """Register the comparison of a snapshot class with the class that it replaces; a decorator.
 
-    Without this, serializers of different families are incompatible. In Flink since 1.19 it is the new snapshot class
-    that accepts the old one in `resolveSchemaCompatibility(oldSerializerSnapshot)`; up to 1.18 the old one accepted the
-    new serializer in `resolveSchemaCompatibility(newSerializer)`. The comparison here is the same for both.
+    Without this, serializers with different snapshot classes are incompatible. In Flink since 1.19, the new snapshot
+    class accepts the old one in `resolveSchemaCompatibility(oldSerializerSnapshot)`; up to 1.18, the old one accepts
+    the new serializer in `resolveSchemaCompatibility(newSerializer)`. The comparison here is the same for both.
 
     Args:
         old_class: binary name of the snapshot class in the snapshot.
@@ -237,11 +237,11 @@ def register_successor(old_class: str, new_class: str) -> Callable[[Compare], Co
 
 @singledispatch
 def rule(old: Serializer, new: Serializer) -> Compatibility:
-    """Compare two serializers of the same family (registered by family); paths of findings are relative.
+    """Compare two serializers of the same kind; paths of findings are relative to them.
 
-    Composites without a rule of their own follow `CompositeTypeSerializerSnapshot`; outer data of classes that are not
-    Flink's are undetermined where they differ, since `resolveOuterSchemaCompatibility` decides. Other
-    serializers without a rule are undetermined unless they are equal.
+    Rules are registered per class of nodes (`rule.register`). Composites without a rule follow
+    `CompositeTypeSerializerSnapshot`. If the outer data of a user's composite differ, the outcome is undetermined,
+    since its `resolveOuterSchemaCompatibility` decides. Other serializers without a rule are undetermined unless equal.
     """
     if isinstance(old, Composite):
         return compare_nested(old, new, *_compare_outer(old, new))
@@ -252,7 +252,7 @@ def rule(old: Serializer, new: Serializer) -> Compatibility:
 
 
 def _compare_outer(old: Serializer, new: Serializer) -> Iterator[SerializerDifference]:
-    """Yield the outer data that differ: all fields of the node but versions and nested serializers."""
+    """Yield a finding for each difference in the outer data: all fields but versions and nested serializers."""
     if is_flinks(old.snapshot_class):
         return
     for each in fields(old):
@@ -277,8 +277,8 @@ def compare_nested(old: Serializer, new: Serializer, *outer: SerializerDifferenc
 
     Args:
         old: the old composite.
-        new: the new one, of the same family.
-        outer: the findings on the outer data.
+        new: the new composite, of the same kind.
+        outer: findings about the outer data, which become part of the result.
     """
     if len(old.nested) != len(new.nested):
         reason = (
@@ -293,7 +293,7 @@ def compare_nested(old: Serializer, new: Serializer, *outer: SerializerDifferenc
 
 
 def list_paths(node: Serializer, path: str) -> Iterator[tuple[str, Serializer]]:
-    """Yield a serializer and all that it contains, each with its path; `path` is that of the first."""
+    """Yield a serializer and all serializers nested in it, each with its path; `path` is the path of `node`."""
     yield path, node
     if isinstance(node, Pojo):
         for field in node.fields:
@@ -308,7 +308,7 @@ def list_paths(node: Serializer, path: str) -> Iterator[tuple[str, Serializer]]:
 
 
 def list_steps(node: Serializer) -> tuple[str, ...]:
-    """Return the step of a path to each nested serializer."""
+    """Return the step that leads from a serializer to each nested one in paths, such as `[]` or `{key}`."""
     match node:
         case ListOf() | SetOf() | GenericArray() | LinkedListOf() | ScalaCollection():
             return ("[]",)
@@ -347,7 +347,7 @@ def compare_unlike(old: Serializer, new: Serializer) -> Compatibility:
 
 
 def name_serializer(node: Serializer) -> str:
-    """Simple name of the serializer class, such as LongSerializer."""
+    """Return the simple name of the class of a serializer, such as LongSerializer."""
     if isinstance(node, Basic):
         return f"{node.kind}Serializer"
     simple = node.snapshot_class.rpartition(".")[2].rpartition("$")[2]
@@ -398,7 +398,7 @@ def _is_unnoticed(old: Serializer, new: Serializer) -> bool:
     """Return whether Flink misses the difference: for composites it compares only the outer data."""
     if not isinstance(old, Composite) or not isinstance(new, Composite) or len(old.nested) != len(new.nested):
         return False
-    # The snapshot class of a user may check which class wrote the old snapshot.
+    # A snapshot class that is not Flink's may check which class wrote the old snapshot, and so notice the difference.
     if (
         isinstance(new, _COMPARES_OUTER)
         or new.snapshot_class in java_types.CASE_CLASSES
@@ -480,7 +480,7 @@ def compare_class(before: str, after: str, old: Serializer, new: Serializer) -> 
 
 @rule.register(Basic)
 def _basic(old: Basic, new: Basic) -> Compatibility:
-    # The kinds are equal, or another rule would apply; there is nothing else to compare.
+    # Two nodes with the same snapshot class have the same kind, and nothing else can differ.
     return SAME
 
 
@@ -552,7 +552,7 @@ def _scala_enum(old: ScalaEnum, new: ScalaEnum) -> Compatibility:
 
 @rule.register(BeamSerializer)
 def _beam(old: BeamSerializer, new: BeamSerializer) -> Compatibility:
-    # The coder inside of the key bytes may be known on one side only; then there is nothing to compare.
+    # The coder inside the key bytes may be known in one of the serializers only. Then they cannot be compared.
     unknown = old.coder.is_key_bytes and new.coder.is_key_bytes and not (old.coder.components and new.coder.components)
     if unknown or old.coder == new.coder:
         return SAME
@@ -626,12 +626,12 @@ def _case_class(old: CaseClass, new: CaseClass) -> Compatibility:
 
 @rule.register(Coproduct)
 def _coproduct(old: Coproduct, new: Coproduct) -> Compatibility:
-    """Compare sealed traits. Flink misses other or reordered subtypes; up to snapshot version 2 any difference."""
+    """Compare sealed traits. Flink does not notice other or reordered subtypes; up to version 2 it notices nothing."""
     kept = new.classes[: len(old.classes)] == old.classes
     if kept and new.snapshot_version >= _FIRST_COMPARED_COPRODUCT:
         return compare_nested(old, new)
     if kept:
-        # Subtypes that are added at the end change no index.
+        # New subtypes at the end do not change the indices of the others.
         return _unnoticed(compare_nested(old, replace(new, serializers=new.serializers[: len(old.classes)])))
     order = SerializerDifference(
         old=", ".join(old.classes),
@@ -659,7 +659,7 @@ def _case_object(old: CaseObject, new: CaseObject) -> Compatibility:
 
 
 def _unnoticed(compatibility: Compatibility) -> Compatibility:
-    """Mark findings as unnoticed: the serializer around them answers *compatible as is* in any case."""
+    """Mark findings as unnoticed by Flink, because the enclosing serializer always answers *compatible as is*."""
     return combine(
         single(
             replace(
@@ -700,7 +700,8 @@ COMPARE_PLANS = (
     "Compare the plans of both queries (COMPILE PLAN, EXPLAIN): the operator must have the same columns and aggregates "
     "in the same order"
 )
-# Views of aggregates are numbered in the order of the query (`AggsHandlerCodeGenerator`, `DistinctAggCodeGen`).
+# Names of the state of views of aggregates, numbered in the order of the query (`AggsHandlerCodeGenerator`,
+# `DistinctAggCodeGen`).
 _VIEW = re.compile(r"distinctAcc_\d+|agg\d+\$\w+")
 _REMEDY = "Keep the query and its types, or migrate the state"
 
@@ -718,8 +719,8 @@ def find_renamed_fields(old: Serializer, new: Serializer, path: str) -> Iterator
     """Yield the fields of SQL rows that have another name at the same position, which Flink does not notice.
 
     Args:
-        old: as the snapshot holds it.
-        new: as the new job has it.
+        old: serializer of the snapshot.
+        new: serializer of the new job.
         path: path of both in the serializer of the state.
     """
     if isinstance(old, RowData) and isinstance(new, RowData) and old.names is not None and new.names is not None:
@@ -743,9 +744,9 @@ def find_exchangeable_columns(node: Serializer, path: str, *, compares_names: bo
     """Yield the SQL rows in which several columns have one type, so that only their positions tell them apart.
 
     Args:
-        node: as the snapshot holds it.
-        path: its path.
-        compares_names: leave out rows with names, whose columns `find_renamed_fields` compares.
+        node: serializer of the snapshot.
+        path: path of `node` in the serializer of the state.
+        compares_names: leave out rows whose snapshot has field names, because `find_renamed_fields` compares these.
     """
     for where, each in list_paths(node, path):
         if not isinstance(each, RowData) or (compares_names and each.names is not None):
@@ -782,7 +783,7 @@ def _exchangeable(path: str, what: str) -> SerializerDifference:
 
 
 def find_named_rows(node: Serializer, path: str) -> Iterator[SerializerDifference]:
-    """Yield the SQL rows with snapshot version 4: Flink up to 2.3 takes its last bytes for the next snapshot."""
+    """Yield the SQL rows with snapshot version 4, which Flink up to 2.3 misreads: it does not know their last bytes."""
     if isinstance(node, RowData) and node.snapshot_version >= ROW_VERSION_WITH_NAMES:
         yield SerializerDifference(
             path=path,
@@ -837,7 +838,7 @@ def _sorted_map(old: SortedMapOf, new: SortedMapOf) -> Compatibility:
         resolve_nested(before, after).within(step)
         for step, before, after in zip(("{key}", "{value}"), old.nested, new.nested, strict=True)
     )
-    # Flink compares only the comparators: it misses changes of the nested serializers, unless it cannot read them.
+    # Flink compares only the comparators. It does not notice that nested serializers differ, unless one is unreadable.
     unnoticed = tuple(
         replace(each, unnoticed=each.outcome is not Outcome.AS_IS and not each.error) for each in nested.findings
     )
