@@ -1,18 +1,14 @@
-"""Java classes: class files, jars and field lists, and the class paths that they are found in; no code is run.
+"""Java classes as far as Flink's type extraction asks for them: class files, class paths, field lists; no code is run.
 
-Java classes, and the `.class` files that they are read from: names, flags, fields, methods, types; no code. Java
-classes as far as Flink's type extraction asks for them. A class comes from a `.class` file (`classfile`), or is
-declared by hand in a field list (`codecs.kryo.classes`).
-
-Reading `.class` files: names, flags, fields, methods, generic types, annotations; no code. Source: The Java Virtual
-Machine Specification, chapter 4 (the class file format).
-
-Class paths: jars, directories and class files, and the field lists that are read from them or written. Field lists out
-of class files: the fields that Kryo and the POJO serializer write, class by class. Only the requested classes of a jar
-are read. Tasks of Spark get the paths and open them themselves.
-
-Source: `com.esotericsoftware.kryo.serializers.FieldSerializer` (fields of the class and its super classes, neither
-static, transient nor synthetic), `Kryo.getDefaultSerializer`.
+* `JavaClass`: names, flags, fields, methods, generic types and annotations of a class. It comes from a `.class` file,
+  or is declared by hand in a field list (`codecs.kryo.classes`).
+* `parse_class`: reads a `.class` file. Source: The Java Virtual Machine Specification, chapter 4 (the class file
+  format).
+* `ClassPath`, `open_class_path`: jars, directories and class files, and the field lists that are read from them. Only
+  the requested classes of a jar are read. Tasks of Spark get the paths and open them themselves.
+* `load_field_lists`, `list_fields`, `ClassFieldLists`: field lists from class files: the fields that Kryo and the POJO
+  serializer write, class by class. Source: `com.esotericsoftware.kryo.serializers.FieldSerializer` (fields of the class
+  and its super classes, neither static, transient nor synthetic), `Kryo.getDefaultSerializer`.
 """
 
 from __future__ import annotations

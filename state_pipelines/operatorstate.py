@@ -1,18 +1,17 @@
 """Operator (non-keyed) state: the header, the elements, and the files that hold them.
 
-Offsets of elements that handles of operator state name in a file, and whether they name all of them. Flink writes the
-elements of a subtask back to back after the header, and names each of them in one handle
-(`DefaultOperatorStateBackendSnapshotStrategy`). So does `rescale`, but for broadcast state, of which every subtask has
-the same: further handles may name it in a file whose list elements another handle names.
-
-Header of operator state: list states (split and union), then broadcast states. Source:
-`OperatorBackendSerializationProxy`.
-
-Files of the default operator state backend, and raw operator state. After the header follow the elements of the list
-states, then the broadcast states. Only the offsets of the state handle locate the elements. Compressed files hold one
-snappy framed stream after the header, in which every element and every broadcast state begins with a new chunk. Source:
-`DefaultOperatorStateBackendSnapshotStrategy`, `PartitionableListState`, `HeapBroadcastState`,
-`OperatorStateRestoreOperation`.
+* `join_offsets`, `bound_elements`: offsets of elements that handles of operator state name in a file, and whether they
+  name all of them. Flink writes the elements of a subtask back to back after the header, and names each of them in one
+  handle (`DefaultOperatorStateBackendSnapshotStrategy`). So does `rescale`, but for broadcast state, of which every
+  subtask has the same: further handles may name it in a file whose list elements another handle names.
+* `OperatorHeader`, `read_operator_header`: list states (split and union), then broadcast states. Source:
+  `OperatorBackendSerializationProxy`.
+* `read_operator_file`, `write_operator_file`: files of the default operator state backend. After the header follow the
+  elements of the list states, then the broadcast states. Only the offsets of the state handle locate the elements.
+  Compressed files hold one snappy framed stream after the header, in which every element and every broadcast state
+  begins with a new chunk. Source: `DefaultOperatorStateBackendSnapshotStrategy`, `PartitionableListState`,
+  `HeapBroadcastState`, `OperatorStateRestoreOperation`.
+* `read_raw_partitions`, `write_raw_partitions`: raw operator state.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The changelog store: every change is logged, over another store that has the entries.
+"""Changelog store of one subtask: a store of entries that logs every change, and its snapshots.
 
-Changes of one subtask since its last snapshot, in the form in which the changelog state backend logs them. Only changes
-that still count are kept: a new value of a key replaces the older one, which Flink would log too. Source:
-`KvStateChangeLoggerImpl`, `PriorityQueueStateChangeLoggerImpl`, `AbstractStateChangeLogger`.
-
-Snapshots of a changelog store: a base that is written now and then, and the changes since. Source:
-`ChangelogKeyedStateBackend`, `PeriodicMaterializationManager`, `StateChangeFsUploader`.
+* `StateLog`: changes since the last snapshot, encoded as the changelog state backend logs them. Only changes that still
+  count are kept: a new value of a key replaces the older one, which Flink would log too. Source:
+  `KvStateChangeLoggerImpl`, `PriorityQueueStateChangeLoggerImpl`, `AbstractStateChangeLogger`.
+* `ChangelogStore`: logs every change, over another store that has the entries (`LoggedEntries`, `LoggedMaps`).
+* `ChangelogSnapshots`: a base that is written now and then, and the changes since. Source:
+  `ChangelogKeyedStateBackend`, `PeriodicMaterializationManager`, `StateChangeFsUploader`.
 """
 
 from __future__ import annotations

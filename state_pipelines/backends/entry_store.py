@@ -1,17 +1,16 @@
-"""Stores of entries by key, and the codecs of their values.
+"""Stores of entries by key: their interface, the store on the heap, codecs of values, and changes of serializers.
 
-A store maps record keys to record values, per state. Both have the bytes of the canonical format (see
-`keyed.record_layout`): the record key is the key-group prefix, the key, the namespace and, of map state, the map key.
-Restoring and snapshotting therefore move bytes and decode nothing.
-
-Single keys and values to bytes and back, by functions that are chosen once per state. The scalar codec walks the layout
-for every value. Live state handles the same few layouts record by record, so that numbers, texts and structs of them
-get functions of their own here; every other layout, and every value that is not plain, goes through the scalar codec,
-which also raises the errors.
-
-The four outcomes of registering restored state with new serializers, with the errors in Flink's words. Source:
-`RocksDBKeyedStateBackend.updateRestoredStateMetaInfo`, `HeapKeyedStateBackend.tryRegisterStateTable`,
-`AbstractKeyedStateBackend`, `DefaultOperatorStateBackend`.
+* `EntryStore`: maps record keys to record values, per state (`Entries`, `MapEntries`). Both have the bytes of the
+  canonical format (see `keyed.record_layout`): the record key is the key-group prefix, the key, the namespace and, of
+  map state, the map key. Restoring and snapshotting therefore move bytes and decode nothing.
+* `HeapStore`: the store in memory.
+* `ValueCodec`, `make_codec`: single keys and values to bytes and back, by functions that are chosen once per state. The
+  scalar codec walks the layout for every value. Live state handles the same few layouts record by record, so that
+  numbers, texts and structs of them have their own functions here; every other layout, and every value that is not
+  plain, goes through the scalar codec, which also raises the errors.
+* `ValueChange`, `resolve_keyed`, `resolve_operator`: the four outcomes of registering restored state with new
+  serializers, with the errors in Flink's words. Source: `RocksDBKeyedStateBackend.updateRestoredStateMetaInfo`,
+  `HeapKeyedStateBackend.tryRegisterStateTable`, `AbstractKeyedStateBackend`, `DefaultOperatorStateBackend`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""The keyed state backend of one subtask (`AbstractKeyedStateBackend`), its states and timers.
+"""Keyed state backend of one subtask (`AbstractKeyedStateBackend`): its states, its timers, and rewritten values.
 
-Rewriting the values of a restored state with a new serializer, before the first access. Source:
-`RocksDBKeyedStateBackend.migrateStateValues`, `AbstractRocksDBState.migrateSerializedValue`.
-
-One registered keyed state, seen from the current key of its backend. Values are those of the scalar codec
-(`codecs.scalar`). With TTL in the serializer they are structs of `last_access` and `value`; what expires is
-decided elsewhere.
-
-Timers of one timer service and time domain (`InternalTimerServiceImpl`, `KeyGroupedInternalPriorityQueue`). Timers live
-in the store as records of a priority queue, so that snapshots and restores move them like other state. An index in
-memory gives their order.
+* `KeyedStateBackend`: registers states and timers, restores and snapshots them.
+* `StateTable`: one registered keyed state, seen from the current key of its backend. Values are those of the scalar
+  codec (`codecs.scalar`). With TTL in the serializer they are structs of `last_access` and `value`; their expiry is
+  decided elsewhere.
+* `TimerQueue`: timers of one timer service and time domain (`InternalTimerServiceImpl`,
+  `KeyGroupedInternalPriorityQueue`). Timers are stored as records of a priority queue, so that snapshots and restores
+  move them like other state. An index in memory gives their order.
+* `rewrite_values`: the values of a restored state with a new serializer, before the first access. Source:
+  `RocksDBKeyedStateBackend.migrateStateValues`, `AbstractRocksDBState.migrateSerializedValue`.
 """
 
 from __future__ import annotations

@@ -1,17 +1,15 @@
-"""Entries in a RocksDB database of Flink's layout, a column family per state (`RocksDBKeyedStateBackend`).
+"""Store of entries in a RocksDB database of Flink's layout, with its options and its memory.
 
-Writes are buffered and go to the database in batches; reads look into the buffer first. Flink appends to lists with
-RocksDB's merge operator, which rocksdict cannot write: appended elements are buffered instead, and joined with the
-stored list when the buffer is written, so that the list has the same bytes. Operands that Flink has written are read.
-
-Flink's options of the RocksDB backend, with their keys and defaults. Source: `RocksDBOptions`,
-`RocksDBConfigurableOptions`, `PredefinedOptions`, `EmbeddedRocksDBStateBackend`.
-
-Options of rocksdict for Flink's options, and for tables that Flink reads. Source:
-`RocksDBResourceContainer.createBaseCommonDBOptions`, `RocksDBResourceContainer.getColumnOptions`.
-
-One memory budget of all RocksDB databases of a process, leased and counted by reference. Source:
-`RocksDBMemoryControllerUtils`, `SharedResources`.
+* `RocksStore`: a column family per state (`RocksDBKeyedStateBackend`). Writes are buffered and go to the database in
+  batches; reads look into the buffer first. Flink appends to lists with RocksDB's merge operator, which rocksdict
+  cannot write: appended elements are buffered instead, and joined with the stored list when the buffer is written, so
+  that the list has the same bytes. Operands that Flink has written are read.
+* `RocksOptions`, `read_rocksdb_options`: Flink's options of the RocksDB backend, with their keys and defaults. Source:
+  `RocksDBOptions`, `RocksDBConfigurableOptions`, `PredefinedOptions`, `EmbeddedRocksDBStateBackend`.
+* `make_options`: options of rocksdict for Flink's options, and for tables that Flink reads. Source:
+  `RocksDBResourceContainer.createBaseCommonDBOptions`, `RocksDBResourceContainer.getColumnOptions`.
+* `MemoryBudget`, `SharedMemory`, `MemoryLease`: one memory budget of all RocksDB databases of a process, leased and
+  counted by reference. Source: `RocksDBMemoryControllerUtils`, `SharedResources`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Snapshots of a keyed state backend, in every format that Flink restores, incremental ones, and local backups.
+"""Snapshots of a keyed state backend: full in every format that Flink restores, incremental, and local backups.
 
-Incremental snapshots of a RocksDB store: tables that an earlier snapshot has uploaded are referenced. Source:
-`RocksIncrementalSnapshotStrategy`, `RocksDBIncrementalCheckpointUtils`, `RocksDBStateUploader`.
-
-Restoring a RocksDB store out of incremental snapshots: the tables of one are taken over as files. Source:
-`RocksDBIncrementalRestoreOperation`, `RocksDBStateDownloader`, `RocksDBIncrementalCheckpointUtils`.
-
-Local backups: the files of the last snapshots of a subtask, on a disk of the worker that has written them. A subtask
-that is restored on the same worker takes its files from there and downloads nothing. Source: `TaskLocalStateStoreImpl`,
-`LocalSnapshotDirectoryProviderImpl`.
+* `write_full_snapshot`: all keyed state of a subtask, as a `KeyedSnapshot`.
+* `IncrementalSnapshots`: of a RocksDB store; tables that an earlier snapshot has uploaded are referenced. Source:
+  `RocksIncrementalSnapshotStrategy`, `RocksDBIncrementalCheckpointUtils`, `RocksDBStateUploader`.
+* `restore_incremental`: a RocksDB store restored from incremental snapshots; the tables of one are taken over as files.
+  Source: `RocksDBIncrementalRestoreOperation`, `RocksDBStateDownloader`, `RocksDBIncrementalCheckpointUtils`.
+* `LocalBackup`: the files of the last snapshots of a subtask, on a disk of the worker that has written them. A subtask
+  that is restored on the same worker takes its files from there and downloads nothing. Source:
+  `TaskLocalStateStoreImpl`, `LocalSnapshotDirectoryProviderImpl`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Java serialization streams, read and written as plain values; no class is ever looked up or run.
 
-Values of Java serialization streams: objects, class descriptors, enum constants, arrays, strings, all as plain data.
-Words as in the Java Object Serialization Specification, chapter 6 (`java.io.ObjectStreamConstants`).
+* `JavaObject`, `JavaClassDesc`, `JavaEnum`, `JavaArray`, `JavaString` and others: objects, class descriptors, enum
+  constants, arrays and strings, all as plain data.
+* `read_stream`, `write_stream`: one stream. A value that a stream mentions again by a back reference is the *same*
+  Python object again, and `write_stream` writes an object that it meets again as a back reference. So a stream that was
+  read is written with the same bytes.
 
-Grammar: Java Object Serialization Specification, chapter 6 (`java.io.ObjectStreamConstants`). Flink puts such streams
-into checkpoint properties, logical types and values of `JavaSerializer`, without a length prefix, so the
-structure has to be read to find the end.
-
-A value that a stream mentions again by a back reference is the *same* Python object again, and `write_stream` writes an
-object that it meets again as a back reference. So a stream that was read is written with the same bytes.
+Flink writes such streams into checkpoint properties, logical types and values of `JavaSerializer`, without a length
+prefix, so the structure has to be read to find the end. Source of grammar and terms: Java Object Serialization
+Specification, chapter 6 (`java.io.ObjectStreamConstants`).
 """
 
 from __future__ import annotations

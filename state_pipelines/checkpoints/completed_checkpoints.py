@@ -1,20 +1,17 @@
-"""Completed checkpoints of a job: their directories and files, and which are retained, subsumed and discarded.
+"""Completed checkpoints of a job: which are retained, subsumed and discarded, their files and their directories.
 
-Source: `DefaultCompletedCheckpointStore`, `CheckpointSubsumeHelper`, `CompletedCheckpoint`.
-
-Files of checkpoints, counted by reference; a file that a checkpoint references is never released. Source:
-`SharedStateRegistryImpl`. A file is known by its location, as in Flink since 1.17.
-
-Snapshots that a job takes over: their files are counted with those of its own checkpoints. Source:
-`SharedStateRegistry.registerAllAfterRestored`. Flink counts only what it restores. Here the other checkpoints beside a
-claimed one count as well, so that discarding it never removes a file that they need.
-
-Disposal of checkpoints in an order that a kill may interrupt anywhere: `_metadata` first, then files. Source:
-`CompletedCheckpoint.CompletedCheckpointDiscardObject`, `CheckpointsCleaner`. Without `_metadata` no reader finds the
-checkpoint; what is left of it is what retention calls an orphan.
-
-Directories of the checkpoints and savepoints of a job, with Flink's names. Source: `FsCheckpointStorageAccess`,
-`AbstractFsCheckpointStorageAccess`.
+* `CompletedCheckpoints`: the retained ones, and the disposal of subsumed ones. Source:
+  `DefaultCompletedCheckpointStore`, `CheckpointSubsumeHelper`, `CompletedCheckpoint`.
+* `SharedFiles`: files of checkpoints, counted by reference; a file that a checkpoint references is never released. A
+  file is known by its location, as in Flink since 1.17. Source: `SharedStateRegistryImpl`.
+* `claim_snapshot`, `recover_checkpoints`: snapshots that a job takes over; their files are counted with those of its
+  own checkpoints. Flink counts only what it restores. Here the other checkpoints beside a claimed one count as well, so
+  that discarding it never removes a file that they need. Source: `SharedStateRegistry.registerAllAfterRestored`.
+* `Disposal`: deletes checkpoints in an order that a kill may interrupt anywhere: `_metadata` first, then files. Without
+  `_metadata` no reader finds the checkpoint; retention calls the remaining files orphans. Source:
+  `CompletedCheckpoint.CompletedCheckpointDiscardObject`, `CheckpointsCleaner`.
+* `CheckpointDirectories`, `name_savepoint`: directories of the checkpoints and savepoints of a job, with Flink's names.
+  Source: `FsCheckpointStorageAccess`, `AbstractFsCheckpointStorageAccess`.
 """
 
 from __future__ import annotations

@@ -1,22 +1,19 @@
-"""The coordinator: triggers a checkpoint, publishes what its tasks acknowledge, discards what it replaces.
+"""Coordinator of the checkpoints of a job: triggers, acknowledgements, failures, schedule, and assignment of state.
 
-Source: `CheckpointCoordinator`. A run takes one checkpoint at a time: its tasks end with their snapshots, so that no
-second one can be triggered meanwhile.
-
-Reasons for which checkpoints fail, in Flink's words, and the counter that fails a job. Source:
-`CheckpointFailureReason`, `CheckpointFailureManager`, `CheckpointException`.
-
-The value with which a subtask acknowledges a checkpoint, and its bytes. Source: `AcknowledgeCheckpoint`,
-`CheckpointMetrics`. The bytes travel from a task to the coordinator of the same release; the state inside is in the
-format of `_metadata`.
-
-A checkpoint that was triggered and is not complete. Source: `PendingCheckpoint`, `DefaultCheckpointPlan`.
-
-The schedule of the checkpoints of a stream: the interval, and the pause after each. Source:
-`CheckpointCoordinator.startCheckpointScheduler`, `CheckpointRequestDecider`.
-
-Assignment of the operators of a snapshot to those of a job, by the hash of their uid. Source:
-`Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`.
+* `CheckpointCoordinator`: triggers a checkpoint, publishes the acknowledged state, discards older checkpoints. A run
+  takes one checkpoint at a time: its tasks end with their snapshots, so that no second one can be triggered meanwhile.
+  Source: the class of that name in Flink.
+* `PendingCheckpoint`: a checkpoint that was triggered and is not complete. Source: the class of that name in Flink,
+  `DefaultCheckpointPlan`.
+* `TaskCheckpoint`, `write_task_checkpoint`, `read_task_checkpoint`: the value with which a subtask acknowledges a
+  checkpoint, and its bytes. They travel from a task to the coordinator of the same release; the state inside is in the
+  format of `_metadata`. Source: `AcknowledgeCheckpoint`, `CheckpointMetrics`.
+* `FailureReason`, `FailureCounter`: reasons for which checkpoints fail, in Flink's words, and the counter that fails a
+  job. Source: `CheckpointFailureReason`, `CheckpointFailureManager`, `CheckpointException`.
+* `PeriodicSchedule`: the schedule of the checkpoints of a stream: the interval, and the pause after each. Source:
+  `CheckpointCoordinator.startCheckpointScheduler`, `CheckpointRequestDecider`.
+* `assign_operators`: assignment of the operators of a snapshot to those of a job, by the hash of their uid. Source:
+  `Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`check`: will the state restore in the new job?"""
+"""`check`: the verdict whether the state of a snapshot restores in a new job."""
 
 from __future__ import annotations
 

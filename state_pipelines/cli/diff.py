@@ -1,4 +1,4 @@
-"""`diff`: what is different between two snapshots."""
+"""`diff`: the differences between two snapshots."""
 
 from __future__ import annotations
 

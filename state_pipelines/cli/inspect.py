@@ -1,4 +1,4 @@
-"""`inspect`: what a snapshot holds."""
+"""`inspect`: the contents of a snapshot."""
 
 from __future__ import annotations
 

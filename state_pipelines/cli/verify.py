@@ -1,4 +1,4 @@
-"""`verify`: whether snapshots can be restored, as far as their bytes show."""
+"""`verify`: an audit of snapshots, whether they can be restored as far as their bytes show."""
 
 from __future__ import annotations
 

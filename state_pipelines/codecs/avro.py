@@ -1,19 +1,18 @@
-"""Avro records in the encoding of Flink, which is not Avro's binary encoding.
+"""Avro records in the encoding of Flink, which is not Avro's binary encoding: values, layouts, schema resolution.
 
 Numbers have their fixed Java width, big-endian; strings and bytes an i32 length; enum constants and branches of unions
-an i32 index; arrays and maps a varint count, the items, and a zero that ends them.
-Source: `org.apache.flink.formats.avro.utils.DataInputDecoder` and `DataOutputEncoder`. The data are read with the
-schema that the snapshot holds. Logical types keep their base value: a `date` is its days, a `decimal` its bytes.
+an i32 index; arrays and maps a varint count, the items, and a zero that ends them. Source:
+`org.apache.flink.formats.avro.utils.DataInputDecoder` and `DataOutputEncoder`.
 
-Avro schemas as layouts for the kernels. Records are structs, enums their constants, arrays and maps lists and maps. A
-union of null and one other type is that type, nullable; any other union is a struct of `case`, the name of the branch,
-and one field per branch; where null is among the branches of such a union, a null struct. Values have the type that
-Avro stores, whatever its logical type. Source: `org.apache.flink.formats.avro.utils.DataInputDecoder` and
-`DataOutputEncoder`.
-
-Avro values of an old schema as those of a new one, by Avro's schema resolution. Source: the Avro specification, "Schema
-Resolution", by which `AvroSerializer.deserialize` reads. Whether two schemas go together was decided before
-(`serializers.compatibility.objects`).
+* `parse_avro_schema`, `read_avro`, `write_avro`: values, read with the schema that the snapshot holds. Logical types
+  keep their base value: a `date` is its days, a `decimal` its bytes.
+* `avro_layout`: schemas as layouts for the kernels. Records are structs, enums their constants, arrays and maps lists
+  and maps. A union of null and one other type is that type, nullable; any other union is a struct of `case`, the name
+  of the branch, and one field per branch; where null is among the branches of such a union, a null struct. Values have
+  the type that Avro stores, whatever its logical type.
+* `AvroResolution`, `make_resolution`: values of an old schema as those of a new one. Whether two schemas are compatible
+  was decided before (`serializers.compatibility.objects`). Source: the Avro specification, "Schema Resolution", by
+  which `AvroSerializer.deserialize` reads.
 """
 
 from __future__ import annotations

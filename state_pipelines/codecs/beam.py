@@ -1,6 +1,6 @@
 """Values of Apache Beam's coders: their layouts, and the scalar codec of these.
 
-Layouts of Beam's coders, and how they are derived from a coder. All data are in the nested context, in which values are
+`lay_beam` and `derive_coder` derive a layout from a coder. All data are in the nested context, in which values are
 self-delimiting. Coders of users and those that are not listed here have no layout: their values stay bytes. Source:
 repository apache/beam, packages `org.apache.beam.sdk.coders`, `org.apache.beam.sdk.transforms.windowing`,
 `org.apache.beam.sdk.util` (`WindowedValue`), `org.apache.beam.runners.core` (`TimerInternals`),

@@ -1,13 +1,13 @@
 """Columns of any layout: records to Arrow arrays and back, by the kernels where they can, else one value at a time.
 
-Callers need not know which: `plan_columns` gives the type, and a batch of records goes through `decode` and `encode`.
-A value that cannot be decoded (a class without field list, a POJO subclass that no serializer lists, a timestamp that
-Arrow cannot store) is an error unless the caller is lenient: then it is null in the array, and `Decoded` gives
-which it is and why.
-
-Surrogate layouts, which kernels run instead of layouts that only the scalar codec reads. Where the shape of a value
-does not follow from its serializer (Kryo, Java objects), a surrogate is used: that of the natural type where the class
-is known (see `kryo_columns`), else text, the JSON of the value as `dump` prints it.
+* `plan_columns`: the `ColumnCodec` of a layout; callers need not know which. It gives the type, and a batch of records
+  goes through its `decode` and `encode`.
+* `Decoded`: an array, and the values that could not be decoded, with the reason. Such a value (a class without field
+  list, a POJO subclass that no serializer lists, a timestamp that Arrow cannot store) is an error unless the caller is
+  lenient: then it is null in the array.
+* `Surrogate`, `find_surrogate`: layouts that kernels run instead of layouts that only the scalar codec reads. Where the
+  shape of a value does not follow from its serializer (Kryo, Java objects), a surrogate is used: that of the natural
+  type where the class is known (see `kryo_columns`), else text, the JSON of the value as `dump` prints it.
 """
 
 from __future__ import annotations

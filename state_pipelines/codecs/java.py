@@ -1,24 +1,22 @@
 """Java values: serialized objects, dates and times, numbers, typed values; and the limit of what a record expands to.
 
-Bytes of `java.math.BigInteger` and of unscaled values of `BigDecimal`, and the limit of their size. Time to convert
-them to decimal digits and back grows with the square of their size.
-
-Single dates and times in the fixed-width encodings of Flink's serializers; `logical_values` converts columns. Sources:
-`DateSerializer`, `SqlTimestampSerializer`, `InstantSerializer`, `LocalDateSerializer`, `LocalTimeSerializer`,
-`LocalDateTimeSerializer`. Each has a reserved form for null, which is None here.
-
-Values with their own Java type, where the serializer does not know it (Kryo, Java serialization). Strings, `int`
-(java.lang.Integer), `bool`, `float` (java.lang.Double), `bytes` (byte[]) and None are themselves; every other Java
-value is one of the classes below. An object that a graph mentions twice is the same Python object twice. `plain`
-reduces them to lists, dicts and numbers.
-
-Values that wrote themselves by Java serialization (`JavaSerializer`), read by structure. The stream names its classes
-and fields, so every object can be shown; classes of the JDK that write more than their fields (collections, dates, big
-numbers) are converted to plain values.
-
-Limit of the values that the bytes of one record expand to. Object graphs (Kryo, Java serialization, pickles) name an
-object again by a reference of a few bytes, and columns and JSON, which are trees, repeat the object. Nulls in a row and
-items without bytes take no bytes at all.
+* `ExpansionBudget`: limit of the values that the bytes of one record expand to. Object graphs (Kryo, Java
+  serialization, pickles) name an object again by a reference of a few bytes, and columns and JSON, which are trees,
+  repeat the object. Nulls in a row and items without bytes take no bytes at all.
+* `read_number`, `twos_complement`, `check_number`: bytes of `java.math.BigInteger` and of unscaled values of
+  `BigDecimal`, and the limit of their size. Time to convert them to decimal digits and back grows with the square of
+  their size.
+* `read_millis` to `write_local_date_time`: single dates and times in the fixed-width encodings of Flink's serializers;
+  `logical_values` converts columns. Each has a reserved encoding of null, which is None here. Source: `DateSerializer`,
+  `SqlTimestampSerializer`, `InstantSerializer`, `LocalDateSerializer`, `LocalTimeSerializer`,
+  `LocalDateTimeSerializer`.
+* `TypedValue`, `EnumValue`, `ObjectValue` and others: values with their own Java type, where the serializer does not
+  know it (Kryo, Java serialization). Strings, `int` (java.lang.Integer), `bool`, `float` (java.lang.Double), `bytes`
+  (byte[]) and None are themselves; every other Java value is one of these classes. An object that a graph mentions
+  twice is the same Python object twice. `plain` reduces them to lists, dicts and numbers.
+* `read_java_object`, `write_java_object`: values that wrote themselves by Java serialization (`JavaSerializer`), read
+  by structure. The stream names its classes and fields, so every object can be shown; classes of the JDK that write
+  more than their fields (collections, dates, big numbers) are converted to plain values.
 """
 
 from __future__ import annotations

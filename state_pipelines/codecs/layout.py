@@ -1,21 +1,18 @@
 """Byte layouts: the one declaration of how the data of a serializer look on the wire.
 
-A layout is a small tree of frozen values. `scalar` interprets it one value at a time; `program` compiles it for the
-kernels that turn millions of records into Arrow columns and back. `serializer_layouts` derives it from a serializer.
-
-Data of serializers that are not Flink's own: layouts that somebody else declares, by node class or by type class. A
-custom serializer family has two halves. `serializers.registry.register` reads and writes its snapshot as a custom node;
-`register_layout` gives the data layout of such a node, in the public layouts of `codecs.layout`. From then on scalar
-codec, columns, tables, `dump` and migrations know them. `register_class_layout` does the second half for classes that
-write themselves under a serializer of Flink's (`Value`, `CopyableValue`, Hadoop `Writable`).
-`codecs.json.register_json` adds a form for `dump` where that of the value itself does not do.
-
-Layouts as text, for serializers that the user declares: `Struct(currency: utf, cents: i64)`. layout := word |
-`List(layout)` | `Map(layout, layout)` | `Nullable(layout)` | `Sized(layout)` | `Struct(name: layout, …)` | `nested0`,
-`nested1`, … (a nested snapshot that the declaration names)
-
-The words are those of `codecs.layout`: see `WORDS`. A list and a map begin with an i32 count, `Nullable` with a flag
-byte (1 is null), `Sized` with an i32 length.
+* `Layout`, `Primitive`, `Struct`, `Sequence` and others: a layout is a small tree of frozen values. `scalar` interprets
+  it one value at a time; `programs` compiles it for the kernels that turn millions of records into Arrow columns and
+  back. `serializer_layouts` derives it from a serializer.
+* `register_layout`, `register_class_layout`: layouts of serializers that are not Flink's own, by node class or by type
+  class. A custom serializer consists of two halves. `serializers.registry.register` reads and writes its snapshot as a
+  custom node; `register_layout` gives the data layout of such a node, in the public layouts of this module. From then
+  on scalar codec, columns, tables, `dump` and migrations know them. `register_class_layout` does the second half for
+  classes that write themselves under a serializer of Flink's (`Value`, `CopyableValue`, Hadoop `Writable`).
+  `codecs.json.register_json` adds a representation for `dump` where that of the value itself does not do.
+* `parse_layout`: layouts as text, for serializers that the user declares: `Struct(currency: utf, cents: i64)`. layout
+  := word | `List(layout)` | `Map(layout, layout)` | `Nullable(layout)` | `Sized(layout)` | `Struct(name: layout, …)` |
+  `nested0`, `nested1`, … (a nested snapshot that the declaration names). The words are `WORDS`. A list and a map begin
+  with an i32 count, `Nullable` with a flag byte (1 is null), `Sized` with an i32 length.
 """
 
 from __future__ import annotations

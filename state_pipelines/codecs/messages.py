@@ -1,13 +1,12 @@
-"""Messages inside Kryo values, as the serializers of chill write them, and structs of Thrift.
+"""Messages of Protobuf and Thrift inside Kryo values, as the serializers of chill write them: a length and bytes.
 
-Structs of Thrift by the text of their file, in the binary protocol (`TBinaryProtocol`). Read of a file are `namespace
-java`, typedefs, enums, structs, unions and exceptions; the rest is skipped.
-
-Data of Kryo serializers of classes: messages of Protobuf and Thrift (chill), and layouts that the user declares. Chill
-writes messages as a length and bytes. Their types are declared: a set of Protobuf descriptors, or the text of a Thrift
-file. The Java class of a message follows from them as from the compilers: `java_package`, `java_outer_classname` and
-`java_multiple_files` of Protobuf, `namespace java` of Thrift. Source: `com.twitter.chill.protobuf.ProtobufSerializer`,
-`com.twitter.chill.thrift.TBaseSerializer`.
+* `ThriftFiles`: structs of Thrift by the text of their file, in the binary protocol (`TBinaryProtocol`). Of a file are
+  read `namespace java`, typedefs, enums, structs, unions and exceptions; everything else is skipped.
+* `MessageTypes`: data of Kryo serializers of classes: messages of Protobuf and Thrift, and layouts that the user
+  declares. Types of messages are declared: a set of Protobuf descriptors, or the text of a Thrift file. The Java class
+  of a message follows from them as from the compilers: `java_package`, `java_outer_classname` and `java_multiple_files`
+  of Protobuf, `namespace java` of Thrift. Source: `com.twitter.chill.protobuf.ProtobufSerializer`,
+  `com.twitter.chill.thrift.TBaseSerializer`.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Layouts compiled to instructions, and their runs: between bytes and Arrow arrays.
+"""Layouts compiled to instructions, and their runs by the kernels, between bytes and Arrow arrays.
 
-Programs: layouts compiled to instructions, and their execution by the kernels. Programs of SQL values: array builders
-of logical types and the instructions on the cells of binary rows. Fields of the outer row are `f0`, `f1`, … unless the
-snapshot has names for them, after a column `row_kind`; nested rows have the names of their type and no row kind.
-DECIMAL is decimal128; TIMESTAMP and TIMESTAMP_LTZ (UTC) are timestamps in ms, us or ns by their precision; DATE is
-date32, TIME time64[ns], intervals are months (int32) and durations; ARRAY, MAP and MULTISET are lists and maps; RAW
-values are their bytes.
+* `Compiler`, `compile_layout`: the `LayoutProgram` of a layout.
+* `ColumnDeclarer`, `sql_type`: programs of SQL values: array builders of logical types and the instructions on the
+  cells of binary rows. Fields of the outer row are `f0`, `f1`, … unless the snapshot has names for them, after a column
+  `row_kind`; nested rows have the names of their type and no row kind. DECIMAL is decimal128; TIMESTAMP and
+  TIMESTAMP_LTZ (UTC) are timestamps in ms, us or ns by their precision; DATE is date32, TIME time64[ns], intervals are
+  months (int32) and durations; ARRAY, MAP and MULTISET are lists and maps; RAW values are their bytes.
+* `decode_spans`, `decode_sequence`, `encode_array`: the execution of a program.
 """
 
 from __future__ import annotations

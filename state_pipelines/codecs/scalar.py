@@ -1,15 +1,16 @@
 """The scalar codec: single values between bytes and plain Python, by their layout; self-describing ones too.
 
-Values: bool, int, float, str, bytes and None are themselves (a char is a string of one UTF-16 unit); a list for
-lists, sets and arrays; a list of (key, value) for maps; a dict for values with fields. A POJO has the name of its class
-under `class`, a row its kind under `row_kind` (None when it has none), an `Either` has `is_left`, `left` and `right`.
-Date and time values are those of `codecs.java`, values without a fixed layout those of Kryo, Avro and Java objects.
+Values: bool, int, float, str, bytes and None are themselves (a char is a string of one UTF-16 unit); a list for lists,
+sets and arrays; a list of (key, value) for maps; a dict for values with fields. A POJO has the name of its class under
+`class`, a row its kind under `row_kind` (None when it has none), an `Either` has `is_left`, `left` and `right`. Date
+and time values are those of `codecs.java`, values without a fixed layout those of Kryo, Avro and Java objects.
 
-Hadoop classes that `WritableSerializer` writes: codecs of their `write` methods. Source: `org.apache.hadoop.io`.
-Writables of one's own: `codecs.layout.register_class_layout`.
-
-Scalar codec of self-describing values: Kryo, Avro, binary rows, Java objects. A value that cannot be read without its
-class is `Undecoded` if it reaches to the end of the data; elsewhere its end is unknown, which is an error.
+* `read_value`, `write_value`: values of any layout.
+* `read_dynamic`, `write_dynamic`: self-describing values: Kryo, Avro, binary rows, Java objects. A value that cannot be
+  read without its class is `Undecoded` if it reaches to the end of the data; elsewhere its end is unknown, which is an
+  error.
+* `read_writable`, `write_writable`: Hadoop classes that `WritableSerializer` writes, by codecs of their `write`
+  methods. Source: `org.apache.hadoop.io`. Other Writables: `codecs.layout.register_class_layout`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Single values between bytes and plain Python, by the type of their layout.
 
-Null masks, and the scalar codec of rows that begin with one. A mask has a bit per field or element, from the high bit
-of the first byte on; a set bit is null. With a row kind two bits precede those of the fields. In the kernels these are
-the instructions `opcodes.MASK` and `opcodes.MASKED_LIST`. Source: `MaskUtils`.
+`read` and `write` handle values of any layout; `read_mask` and `write_mask` null masks, with which some rows begin. A
+mask has a bit per field or element, from the high bit of the first byte on; a set bit is null. With a row kind two bits
+precede those of the fields. In the kernels these are the instructions `opcodes.MASK` and `opcodes.MASKED_LIST`. Source:
+`MaskUtils`.
 """
 
 from __future__ import annotations

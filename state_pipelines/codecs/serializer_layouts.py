@@ -1,11 +1,12 @@
-"""Layouts of serializers: the bytes that each serializer family writes.
+"""Layouts of serializers: the bytes that each of Flink's serializers writes, and subclasses of POJOs.
 
-Sources: the `serialize` method of each Flink serializer, named by the node's docstring in `serializers.tree`.
-
-Subclasses of POJOs that the serializer of a state does not list. The heap backend writes objects of a subclass without
-listing the class in the serializer of the state. That of another state may list it. Else the layout follows from a
-declaration: the fields of the base class as the snapshot has them and the declared ones, sorted by name, each with the
-serializer that Flink derives from its Java type (`TypeExtractor`, `PojoTypeInfo`).
+* `derive_layout`: the layout of a serializer. Source: the `serialize` method of each Flink serializer, named by the
+  node's docstring in `serializers.tree`.
+* `find_subclasses`, `declare_subclasses`: subclasses of POJOs that the serializer of a state does not list. The heap
+  backend writes objects of a subclass without listing the class in the serializer of the state. That of another state
+  may list it. Else the layout follows from a declaration: the fields of the base class as the snapshot has them and the
+  declared ones, sorted by name, each with the serializer that Flink derives from its Java type (`TypeExtractor`,
+  `PojoTypeInfo`).
 """
 
 from __future__ import annotations

@@ -1,18 +1,16 @@
 """Sources of Flink's own base: files, number sequences, and the hybrid source that runs others one after the other.
 
-File source: splits and the pending splits of its enumerator. Facts from
-`org.apache.flink.connector.file.src.FileSourceSplitSerializer` (version 1), `PendingSplitsCheckpointSerializer`
-(version 1; its own numbers are little-endian), `util.CheckpointedPosition`, and `org.apache.flink.core.fs.Path` with
-`StringUtils.writeNullableString` for paths. Sources that extend file splits (Hive, Iceberg …) have serializers of their
-own and are not read here.
-
-`NumberSequenceSource`, and the data generator source based on it. Facts from
-`org.apache.flink.api.connector.source.lib.NumberSequenceSource` (split and enumerator checkpoint, version 1) and
-`org.apache.flink.connector.datagen.source.DataGeneratorSource`, which uses the same splits.
-
-The hybrid source: splits and enumerator of the sources that it runs one after the other. Facts from
-`org.apache.flink.connector.base.source.hybrid.HybridSourceSplitSerializer` (versions 0 and 1) and
-`HybridSourceEnumeratorStateSerializer` (version 0).
+* `FileSplit`, `PendingFileSplits`: splits of the file source and the pending splits of its enumerator. Sources that
+  extend file splits (Hive, Iceberg …) have serializers of their own and are not read here. Source:
+  `org.apache.flink.connector.file.src.FileSourceSplitSerializer` (version 1), `PendingSplitsCheckpointSerializer`
+  (version 1; its own numbers are little-endian), `util.CheckpointedPosition`, and `org.apache.flink.core.fs.Path` with
+  `StringUtils.writeNullableString` for paths.
+* `NumberSequenceSplit`: splits and enumerator of `NumberSequenceSource`, and of the data generator source based on it,
+  which uses the same splits. Source: `org.apache.flink.api.connector.source.lib.NumberSequenceSource` (split and
+  enumerator checkpoint, version 1) and `org.apache.flink.connector.datagen.source.DataGeneratorSource`.
+* `HybridSplit`, `HybridEnumerator`: splits and enumerator of the sources that a hybrid source runs. Source:
+  `org.apache.flink.connector.base.source.hybrid.HybridSourceSplitSerializer` (versions 0 and 1) and
+  `HybridSourceEnumeratorStateSerializer` (version 0).
 """
 
 from __future__ import annotations

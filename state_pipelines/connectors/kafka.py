@@ -1,29 +1,23 @@
-"""State of Kafka connectors: splits and enumerators of the source, transactions of the sink and of the old producer.
+"""State of Kafka connectors: splits and enumerators of the sources, transactions of the sink and of the old producer.
 
-Kafka sources: splits and enumerator, also of the dynamic source, which reads several clusters. Facts from the
-repository apache/flink-connector-kafka, package `org.apache.flink.connector.kafka`:
-`source.split.KafkaPartitionSplitSerializer` and `KafkaPartitionSplit` (split, special offsets),
-`source.enumerator.KafkaSourceEnumStateSerializer` and `AssignmentStatus` (enumerator versions 0 to 3); and `SerdeUtils`
-of flink-connector-base (split assignments in version 0 of the enumerator). The rule for topic names is
-`org.apache.kafka.common.internals.Topic`.
-
-Splits of the dynamic Kafka source, which reads several clusters. Facts from the repository
-apache/flink-connector-kafka: `org.apache.flink.connector.kafka.dynamic.source.split.DynamicKafkaSourceSplitSerializer`
-(versions 1 and 2).
-
-Kafka sink: writer state and transactions to commit. Facts from the repository apache/flink-connector-kafka, package
-`org.apache.flink.connector.kafka.sink`: `KafkaWriterStateSerializer` (versions 1 and 2),
-`internal.TransactionOwnership`, `KafkaCommittableSerializer` (version 1). Committables are inside the state of a
-committer (`committers`).
-
-Sinks on `TwoPhaseCommitSinkFunction`, with the exactly-once sink `FlinkKafkaProducer` of 1.x. Facts from
-`org.apache.flink.streaming.connectors.kafka.FlinkKafkaProducer`: list state `state` is that of a
-`TwoPhaseCommitSinkFunction`, union state `next-transactional-id-hint-v2` stores the free transactional ids. Older
-releases keep the hint as a POJO in `next-transactional-id-hint`; its fields are the same.
-
-Sinks on `TwoPhaseCommitSinkFunction`: the open transaction of each subtask and those to be committed. Source:
-`org.apache.flink.streaming.api.functions.sink.TwoPhaseCommitSinkFunction` (state `state`); the sink defines the
-transaction, its serializer the layout.
+* `KafkaSplit`, `KafkaEnumerator`: splits and enumerator of the source. Source: repository apache/flink-connector-kafka,
+  package `org.apache.flink.connector.kafka`: `source.split.KafkaPartitionSplitSerializer` and `KafkaPartitionSplit`
+  (split, special offsets), `source.enumerator.KafkaSourceEnumStateSerializer` and `AssignmentStatus` (enumerator
+  versions 0 to 3); and `SerdeUtils` of flink-connector-base (split assignments in version 0 of the enumerator). The
+  rule for topic names is `org.apache.kafka.common.internals.Topic`.
+* `DynamicKafkaSplit`: splits of the dynamic source, which reads several clusters. Source: the same repository,
+  `org.apache.flink.connector.kafka.dynamic.source.split.DynamicKafkaSourceSplitSerializer` (versions 1 and 2).
+* `KafkaWriterState`, `KafkaCommittable`: writer state of the sink and transactions to commit. Committables are inside
+  the state of a committer (`connectors.sinks`). Source: the same repository, package
+  `org.apache.flink.connector.kafka.sink`: `KafkaWriterStateSerializer` (versions 1 and 2),
+  `internal.TransactionOwnership`, `KafkaCommittableSerializer` (version 1).
+* `TwoPhaseCommitState`: sinks on `TwoPhaseCommitSinkFunction`, the open transaction of each subtask and those to be
+  committed; the sink defines the transaction, its serializer the layout. Source:
+  `org.apache.flink.streaming.api.functions.sink.TwoPhaseCommitSinkFunction` (state `state`).
+* `TransactionalIdHint`: the exactly-once sink `FlinkKafkaProducer` of 1.x. Its list state `state` is that of a
+  `TwoPhaseCommitSinkFunction`; union state `next-transactional-id-hint-v2` stores the free transactional ids. Older
+  releases keep the hint as a POJO in `next-transactional-id-hint`; its fields are the same. Source:
+  `org.apache.flink.streaming.connectors.kafka.FlinkKafkaProducer`.
 """
 
 from __future__ import annotations

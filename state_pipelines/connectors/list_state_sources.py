@@ -1,21 +1,20 @@
 """Sources that keep their progress in list state of their operator: those before FLIP-27, and those of Apache Beam.
 
-Sources of Apache Beam's pipelines: each element is a source, and how far it has read. Facts from repository
-apache/beam, package `org.apache.beam.runners.flink.translation.wrappers.streaming.io`: list state `_default_` of
-`UnboundedSourceWrapper`, with `org.apache.beam.sdk.io.kafka.KafkaCheckpointMark`, which an `AvroCoder` writes;
-`source.FlinkSourceSplit` (version 0), a serialized Java object.
-
-Legacy sources: `FlinkKafkaConsumer`, `FlinkKinesisConsumer`, and sources of `ListCheckpointed`. Facts from
-`org.apache.flink.streaming.connectors.kafka.FlinkKafkaConsumerBase` (state `topic-partition-offset-states`, a tuple of
-`internals.KafkaTopicPartition` by Kryo and a long), `internals.KafkaTopicPartitionStateSentinel`, and
-`org.apache.flink.streaming.connectors.kinesis.FlinkKinesisConsumer` (state `Kinesis-Stream-Shard-State`, a tuple of the
-POJO `model.StreamShardMetadata` and of `model.SequenceNumber` by Kryo). Offsets of both are those of the last record
-that was read.
-
-Sources of `ListCheckpointed`: offsets that a function keeps as serialized Java objects. Facts from
-`org.apache.flink.streaming.api.checkpoint.ListCheckpointed` and `StreamingFunctionUtils`: list state `_default_` of
-Flink's `JavaSerializer`. Supported are whole numbers, and tuples of two whose second field is one, such as the
-`Tuple2<InputSplit, Long>` of partitioned sources (RocketMQ, DataHub, SLS). Other objects stay plain values.
+* `BeamSplit`, `BeamKafkaMark`: sources of Apache Beam's pipelines; each element is a source, and its position. Source:
+  repository apache/beam, package `org.apache.beam.runners.flink.translation.wrappers.streaming.io`: list state
+  `_default_` of `UnboundedSourceWrapper`, with `org.apache.beam.sdk.io.kafka.KafkaCheckpointMark`, which an `AvroCoder`
+  writes; `source.FlinkSourceSplit` (version 0), a serialized Java object.
+* `CheckpointedOffset`: sources of `ListCheckpointed`, with offsets that a function keeps as serialized Java objects.
+  Supported are whole numbers, and tuples of two whose second field is one, such as the `Tuple2<InputSplit, Long>` of
+  partitioned sources (RocketMQ, DataHub, SLS). Other objects stay plain values. Source:
+  `org.apache.flink.streaming.api.checkpoint.ListCheckpointed` and `StreamingFunctionUtils`: list state `_default_` of
+  Flink's `JavaSerializer`.
+* `LegacyKafkaOffset`, `LegacyKinesisOffset`: `FlinkKafkaConsumer` and `FlinkKinesisConsumer`. Offsets of both are those
+  of the last record that was read. Source: `org.apache.flink.streaming.connectors.kafka.FlinkKafkaConsumerBase` (state
+  `topic-partition-offset-states`, a tuple of `internals.KafkaTopicPartition` by Kryo and a long),
+  `internals.KafkaTopicPartitionStateSentinel`, and `org.apache.flink.streaming.connectors.kinesis.FlinkKinesisConsumer`
+  (state `Kinesis-Stream-Shard-State`, a tuple of the POJO `model.StreamShardMetadata` and of `model.SequenceNumber` by
+  Kryo).
 """
 
 from __future__ import annotations

@@ -1,21 +1,19 @@
 """State of the connectors of Pulsar, RocketMQ and Kinesis: splits, enumerators and committables.
 
-Pulsar: splits and enumerator of the source, committables of the sink. Facts from the repository
-apache/flink-connector-pulsar, package `org.apache.flink.connector.pulsar`:
-`source.split.PulsarPartitionSplitSerializer` (versions 0 to 2), `source.enumerator.PulsarSourceEnumStateSerializer`
-(versions 1 to 3), `sink.committer.PulsarCommittableSerializer` (version 1); message ids are `MessageIdData` of
-`PulsarApi.proto`.
-
-RocketMQ: splits and enumerator of the source, and offsets of the legacy `RocketMQSourceFunction`. Facts from the
-repository apache/rocketmq-flink, package `org.apache.flink.connector.rocketmq`:
-`source.split.RocketMQPartitionSplitSerializer` (versions 0 and 1),
-`source.enumerator.RocketMQSourceEnumStateSerializer` (version 0), `legacy.RocketMQSourceFunction` (union state
-`topic-partition-offset-states`, a tuple of `org.apache.rocketmq.common.message.MessageQueue` and a long).
-
-Kinesis: shard splits and enumerator of the source. Facts from the repository apache/flink-connector-aws, package
-`org.apache.flink.connector.kinesis.source`: `split.KinesisShardSplitSerializer` (versions 0 to 2),
-`enumerator.KinesisStreamsSourceEnumeratorStateSerializer` (versions 0 and 1), `enumerator.SplitAssignmentStatus`; the
-types of iterators are those of the AWS API.
+* `PulsarSplit`, `PulsarEnumerator`, `PulsarCommittable`: splits and enumerator of the source, committables of the sink.
+  Source: repository apache/flink-connector-pulsar, package `org.apache.flink.connector.pulsar`:
+  `source.split.PulsarPartitionSplitSerializer` (versions 0 to 2), `source.enumerator.PulsarSourceEnumStateSerializer`
+  (versions 1 to 3), `sink.committer.PulsarCommittableSerializer` (version 1); message ids are `MessageIdData` of
+  `PulsarApi.proto`.
+* `RocketMQSplit`, `RocketMQEnumerator`, `LegacyRocketMQOffset`: splits and enumerator of the source, and offsets of the
+  legacy `RocketMQSourceFunction`. Source: repository apache/rocketmq-flink, package
+  `org.apache.flink.connector.rocketmq`: `source.split.RocketMQPartitionSplitSerializer` (versions 0 and 1),
+  `source.enumerator.RocketMQSourceEnumStateSerializer` (version 0), `legacy.RocketMQSourceFunction` (union state
+  `topic-partition-offset-states`, a tuple of `org.apache.rocketmq.common.message.MessageQueue` and a long).
+* `KinesisSplit`, `KinesisEnumerator`: shard splits and enumerator of the source; the types of iterators are those of
+  the AWS API. Source: repository apache/flink-connector-aws, package `org.apache.flink.connector.kinesis.source`:
+  `split.KinesisShardSplitSerializer` (versions 0 to 2), `enumerator.KinesisStreamsSourceEnumeratorStateSerializer`
+  (versions 0 and 1), `enumerator.SplitAssignmentStatus`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""Registry of connectors: the functions that read and write their state, and the detection of whose a state is.
+"""Registry of connectors: functions that read and write their state, and detection of the connector of a state.
 
-A connector registers a pair of functions per kind of state with `connector_state` (any serializer) or
-`versioned_state` (elements are byte arrays of a `SimpleVersionedSerializer`, as for all new sources and sinks), and its
-split enumerator with `enumerator_state`. The connectors of this package register on import. One of your own registers
-the same way, or through an entry point of the group `state_pipelines.connectors` whose module does so; entry points are
-loaded the first time a state is to be detected.
+A connector registers a pair of functions per kind of state with `connector_state` (any serializer) or `versioned_state`
+(elements are byte arrays of a `SimpleVersionedSerializer`, as for all new sources and sinks), and its split enumerator
+with `enumerator_state`. The connectors of this package register on import. Other connectors register the same way, or
+through an entry point of the group `state_pipelines.connectors` whose module does so; entry points are loaded the first
+time a state is to be detected.
 
-Frames around connector data: a version, mostly a length, then the bytes of the connector's serializer. Sources and
-sinks hand Flink bytes and the version of the serializer that made them. Source: `SimpleVersionedSerialization`,
-`SimpleVersionedListState`, `SerdeUtils`.
-
-Detection of the connector that wrote a state: a candidate by name and serializer that reads every element fully. Source
-of the frames: `SourceOperator`, `SinkWriterOperator`, `CommitterOperator`, `SourceCoordinator`,
-`SourceCoordinatorSerdeUtils`.
+* `read_versioned`, `write_versioned` and others: frames around connector data: a version, mostly a length, then the
+  bytes of the connector's serializer. Sources and sinks give Flink bytes and the version of the serializer that made
+  them. Source: `SimpleVersionedSerialization`, `SimpleVersionedListState`, `SerdeUtils`.
+* `detect`: the connector that wrote a state: a candidate by name and serializer that reads every element fully. Source
+  of the frames: `SourceOperator`, `SinkWriterOperator`, `CommitterOperator`, `SourceCoordinator`,
+  `SourceCoordinatorSerdeUtils`.
+* `decode_splits`, `encode_elements`: elements as rows of splits, and back; `read_coordinator`, `write_coordinator`:
+  state of source coordinators.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""Sinks: files in progress of the file sinks, and committables that wait in committers, by checkpoint.
+"""State of sinks: unfinished files of file sinks, and committables that wait in committers, by checkpoint.
 
-File sinks: the open file of each bucket, files that are to be committed, and the data that writers resume from. Facts
-from `org.apache.flink.connector.file.sink.writer.FileWriterBucketStateSerializer` (version 3; 1 and 2 as
-`StreamingFileSink` wrote them, in `org.apache.flink.streaming.api.functions.sink.filesystem.BucketStateSerializer`),
-`org.apache.flink.connector.file.sink.FileSinkCommittableSerializer` (versions 1 and 2), and
-`bucketassigners.SimpleVersionedStringSerializer` for the ids of buckets. Buckets whose ids are no strings are not read.
-
-Uncommitted files of a file sink: the data that file system writers need to resume or commit them. Facts from
-`org.apache.flink.streaming.api.functions.sink.filesystem.OutputStreamBasedPartFileWriter` (in-progress and pending
-files, versions 1 and 2), `org.apache.flink.core.fs.local.LocalRecoverableSerializer`,
-`org.apache.flink.runtime.fs.hdfs.HadoopRecoverableSerializer`, `org.apache.flink.fs.s3.common.writer.
-S3RecoverableSerializer` (version 1 each; their numbers are little-endian). Data of other writers are kept as bytes.
-
-Committers of sinks: committables that are waiting, by checkpoint. Facts from
-`org.apache.flink.streaming.runtime.operators.sink.committables`: `CommittableCollectorSerializer` (version 2;
-checkpoints version 0 and 1, subtasks 0 to 2, requests 0), `SinkV1CommittableDeserializer` (version 1, the state of 1.13
-and 1.14), `CommitRequestState`; the state name is that of `CommitterOperator`.
+* `InProgressFile`, `PendingFile`: uncommitted files of a file sink, with the data that file system writers need to
+  resume or commit them. Data of other writers are kept as bytes. Source:
+  `org.apache.flink.streaming.api.functions.sink.filesystem.OutputStreamBasedPartFileWriter` (in-progress and pending
+  files, versions 1 and 2), `org.apache.flink.core.fs.local.LocalRecoverableSerializer`,
+  `org.apache.flink.runtime.fs.hdfs.HadoopRecoverableSerializer`,
+  `org.apache.flink.fs.s3.common.writer.S3RecoverableSerializer` (version 1 each; their numbers are little-endian).
+* `FileBucket`, `FileCommittable`: the open file of each bucket, and files that are to be committed. Buckets whose ids
+  are no strings are not read. Source: `org.apache.flink.connector.file.sink.writer.FileWriterBucketStateSerializer`
+  (version 3; 1 and 2 as `StreamingFileSink` wrote them, in
+  `org.apache.flink.streaming.api.functions.sink.filesystem.BucketStateSerializer`),
+  `org.apache.flink.connector.file.sink.FileSinkCommittableSerializer` (versions 1 and 2), and
+  `bucketassigners.SimpleVersionedStringSerializer` for the ids of buckets.
+* `Committables`: committables of any sink that are waiting in a committer, by checkpoint. Source:
+  `org.apache.flink.streaming.runtime.operators.sink.committables`: `CommittableCollectorSerializer` (version 2;
+  checkpoints version 0 and 1, subtasks 0 to 2, requests 0), `SinkV1CommittableDeserializer` (version 1, the state of
+  1.13 and 1.14), `CommitRequestState`; the state name is that of `CommitterOperator`.
 """
 
 from __future__ import annotations

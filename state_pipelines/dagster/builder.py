@@ -1,7 +1,7 @@
-"""Definitions of a Flink job from its YAML; without its assets where that cannot be read.
+"""Definitions of a Flink job from its YAML; without materialisable assets where that cannot be read.
 
-Definitions of a Flink job whose revisions or configuration of Flink cannot be read. Its assets are there and show the
-error, and nothing can be materialised. Other jobs of the code location load as usual.
+`build_flink_job` builds them, `show_error` those of a job whose revisions or configuration of Flink cannot be read. Its
+assets are there and show the error, and nothing can be materialised. Other jobs of the code location load as usual.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

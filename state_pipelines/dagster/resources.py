@@ -1,6 +1,6 @@
-"""Spark as a Dagster resource, and the resources of one Flink job: its own, or those of the code location.
+"""Spark as a Dagster resource (`SparkResource`), and the resources of one Flink job (`JobResource`).
 
-Resources of one Flink job: its own, configured in its YAML, or those that the code location defines. Each job defines
+A Flink job has resources of its own, configured in its YAML, or those that the code location defines. Each job defines
 `<job>_spark` and `<job>_expectations`, so that it loads alone and never conflicts with others when definitions are
 merged. Each of them is an alias, resolved with the definitions of the whole code location at hand.
 """

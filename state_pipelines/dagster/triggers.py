@@ -1,12 +1,13 @@
 """Schedules and sensors of a job, and the cursors that are kept in files.
 
-`daily_audit` audits the newest snapshots, `daily_retention_plan` plans the retention, `periodic_checkpoint` runs a
-stream every checkpoint interval. `new_input` runs a stream when files appear in its input, `agreed_plans` applies plans
-of retention when the grace period is over, `automation` and `table_automation` evaluate the conditions of the assets.
-
-Cursors of sensors that grow with the number of files: kept in a file, of which the instance stores the digest. Dagster
-stores the cursor with each tick, also where nothing has changed. The instance is opened once for a process of the code
-location: opening it reads the list of all migrations of its database, which took a quarter of the CPU of idle sensors.
+* `daily_audit` audits the newest snapshots, `daily_retention_plan` plans the retention, `periodic_checkpoint` runs a
+  stream every checkpoint interval.
+* `new_input` runs a stream when files appear in its input, `agreed_plans` applies plans of retention when the grace
+  period is over, `automation` and `table_automation` evaluate the conditions of the assets.
+* `load_cursor`, `store_cursor`: cursors of sensors that grow with the number of files: kept in a file, of which the
+  instance stores the digest. Dagster stores the cursor with each tick, also where nothing has changed.
+* `share_instance`: the instance, opened once for a process of the code location: opening it reads the list of all
+  migrations of its database, which took a quarter of the CPU of idle sensors.
 """
 
 from __future__ import annotations

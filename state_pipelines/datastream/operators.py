@@ -1,6 +1,6 @@
 """Operators that run functions: lifecycle, restored state, operator state, watermarks, output.
 
-Operators that run one function for the keys of one subtask. They can be used like Flink's test harnesses for operators
+An operator runs one function for the keys of one subtask. It can be used like Flink's test harnesses for operators
 (`KeyedOneInputStreamOperatorTestHarness`):
 
     with KeyedProcessOperator(CountClicks(), lambda click: click["user"], Types.STRING()) as operator:

@@ -1,11 +1,13 @@
 """States of functions on the tables of a backend: keyed states and operator states.
 
-Keyed states with TTL: every value, list element and map value has its own time of last access. Source: `TtlValueState`,
-`TtlListState`, `TtlMapState`, `TtlReducingState`, `TtlAggregatingState`.
-
-Registration of the keyed states of a function. State as PyFlink keeps it: byte arrays of its coders in Java's list and
-map state, under keys in a row of one field. Source: `pyflink.fn_execution.coders.from_type_info`,
-`pyflink.fn_execution.state_impl`, `BeamKeyedStateStore`, `KeyByKeySelector`.
+* `TableValueState`, `TableListState`, `TableMapState`, `TableReducingState`, `TableAggregatingState`: keyed states.
+* `TtlValueState`, `TtlListState`, `TtlMapState`, `TtlReducingState`, `TtlAggregatingState`: keyed states with TTL:
+  every value, list element and map value has its own time of last access. Source: Flink's classes of these names.
+* `PartitionableListState`, `TableBroadcastState`, `BackendOperatorStates`: operator states.
+* `PyflinkState`, `BackendKeyedStates`: registration of the keyed states of a function. State as PyFlink keeps it is
+  byte arrays of its coders in Java's list and map state, under keys in a row of one field. Source:
+  `pyflink.fn_execution.coders.from_type_info`, `pyflink.fn_execution.state_impl`, `BeamKeyedStateStore`,
+  `KeyByKeySelector`.
 """
 
 from __future__ import annotations

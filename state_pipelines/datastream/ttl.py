@@ -1,11 +1,12 @@
-"""The time-to-live of state: its configuration (`pyflink.datastream.state.StateTtlConfig`), its rules and its clock.
+"""The time-to-live of state: its configuration, its rules and its clock.
 
-Stored values with TTL are structs of `last_access` (epoch milliseconds) and `value`.
-Source: `AbstractTtlDecorator`, `TtlUtils`, `TtlIncrementalCleanup` of `org.apache.flink.runtime.state.ttl`.
-
-`StateTtlConfig` as Flink's changelog stores it: a Java serialization stream. Class descriptors and bytes are the same
-in Flink 1.20 to 2.3. Source: `KvStateChangeLoggerImpl.writeDefaultValueAndTtl`, `StateTtlConfig`, `java.time.Ser`,
-`java.util.EnumMap`.
+* `StateTtlConfig`: the configuration (`pyflink.datastream.state.StateTtlConfig`).
+* `write_ttl_config`: the configuration as Flink's changelog stores it: a Java serialization stream. Class descriptors
+  and bytes are the same in Flink 1.20 to 2.3. Source: `KvStateChangeLoggerImpl.writeDefaultValueAndTtl`,
+  `StateTtlConfig`, `java.time.Ser`, `java.util.EnumMap`.
+* `TtlRules`, `TtlCleaner`: expiry and cleanup. Stored values with TTL are structs of `last_access` (epoch milliseconds)
+  and `value`. Source: `AbstractTtlDecorator`, `TtlUtils`, `TtlIncrementalCleanup` of
+  `org.apache.flink.runtime.state.ttl`.
 """
 
 from __future__ import annotations

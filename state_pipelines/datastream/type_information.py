@@ -1,11 +1,10 @@
 """Types of values: the serializer that Java Flink creates for them, and the conversion from and to Python.
 
-A type converts between the values of functions (`Row`, tuples, dicts, dates) and those of the scalar codec
-(`codecs.scalar`). Names are those of `pyflink.common.typeinfo`.
-
-Dates and times of Python as Java's values, in the form of the scalar codec. Java's `Date`, `sql.Date`, `sql.Time` and
-`sql.Timestamp` are milliseconds of UTC here; a datetime without time zone is taken as UTC. Python has microseconds:
-values of Java that are finer, or that are no whole day, are refused.
+* `TypeInformation`: converts between the values of functions (`Row`, tuples, dicts, dates) and those of the scalar
+  codec (`codecs.scalar`). Names are those of `pyflink.common.typeinfo`.
+* `TimeConversion`: dates and times of Python as Java's values, as the scalar codec has them. Java's `Date`, `sql.Date`,
+  `sql.Time` and `sql.Timestamp` are milliseconds of UTC here; a datetime without time zone is taken as UTC. Python has
+  microseconds: values of Java that are finer, or that are no whole day, are refused.
 """
 
 from __future__ import annotations

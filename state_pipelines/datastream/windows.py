@@ -1,8 +1,8 @@
 """Time windows, their assigners (`pyflink.datastream.window`), their functions, and the operator that runs them.
 
-The operator of time windows, with the state of Flink's `WindowOperator`. Contents are the state `window-contents`, per
-key and window. Sessions are the state `merging-window-set`: pairs of a session and the window under which its contents
-are stored.
+`WindowOperator` has the state of Flink's `WindowOperator`. Contents are the state `window-contents`, per key and
+window. Sessions are the state `merging-window-set` (`MergingWindowSet`): pairs of a session and the window under which
+its contents are stored.
 """
 
 from __future__ import annotations

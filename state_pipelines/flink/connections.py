@@ -1,5 +1,7 @@
 """Connections to clusters by the settings in the description of a job, and clusters that commands of the user reach.
 
+`connect` and `open_job` read the settings `cluster`, one of these:
+
     cluster: {rest: "http://jobmanager:8081"}
 
     cluster:

@@ -1,11 +1,12 @@
-"""A cluster through Flink's REST API and its SQL gateway: requests, and the values in the answers.
+"""`RestCluster`: a cluster through Flink's REST API; and `SqlGateway`: jobs of SQL.
 
-Sources: the message headers of `org.apache.flink.runtime.rest.messages` and of `org.apache.flink.runtime.webmonitor`.
-
-`SqlGateway`: jobs of SQL, which only Flink's SQL Gateway starts, through its REST endpoint of any version. A start is
-one session, whose options say from which snapshot and under which id the job starts. The session is closed again; the
-job goes on. Sources: `SqlGatewayRestEndpoint` with its message headers, `FetchResultsHandler`, and
-`PipelineExecutorUtils` for the option of the id.
+* `read_status`, `read_job`, `read_statistics` and others: the values in the answers of the REST API.
+* `SqlGateway`: jobs of SQL, which only Flink's SQL Gateway starts, through its REST endpoint of any version. A start is
+  one session, whose options say from which snapshot and under which id the job starts. The session is closed again; the
+  job goes on. Source: `SqlGatewayRestEndpoint` with its message headers, `FetchResultsHandler`, and
+  `PipelineExecutorUtils` for the option of the id.
+* `RestCluster`: the requests. Source: the message headers of `org.apache.flink.runtime.rest.messages` and of
+  `org.apache.flink.runtime.webmonitor`.
 """
 
 from __future__ import annotations

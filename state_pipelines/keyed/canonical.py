@@ -1,14 +1,11 @@
-"""The canonical format: savepoints, and full snapshots of RocksDB up to Flink 1.15.
+"""The canonical format of keyed state: every canonical savepoint, and full snapshots of RocksDB up to Flink 1.15.
 
-Framed records sorted into runs, one per key group and state, ready for a canonical file. Records come in any order and
-leave in blocks. Inside a block runs ascend by key group, then by state, so that any range of key groups is one range of
-bytes. Nothing is compared for that: a run's position follows from how much comes before it.
-
-Writer of keyed state in the canonical format: header, then a section per key group; the mirror of `reader`. Source:
-`FullSnapshotAsyncWriter`.
-
-Keyed state in the canonical format: every canonical savepoint, and the full snapshots of RocksDB up to 1.15. Source:
-`FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
+* `RecordBuffer`, `Block`, `FramedRuns`: framed records sorted into runs, one per key group and state, ready for a
+  canonical file. Records come in any order and leave in blocks. Inside a block runs ascend by key group, then by state,
+  so that any range of key groups is one range of bytes. Nothing is compared for that: a run's position follows from the
+  sizes of the runs before it.
+* `CanonicalWriter`: header, then a section per key group (`frame_section`). Source: `FullSnapshotAsyncWriter`.
+* `CanonicalFile`, `open_canonical`: the reader. Source: `FullSnapshotAsyncWriter`, `FullSnapshotRestoreOperation`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Digests that do not depend on the order of records or rows.
+"""Digests of records and of columns by key group, which do not depend on the order of records or rows.
 
-Digests of the columns of a state by key group, which do not depend on the order of the rows. Two tables of the same
-keys hold the same in a column of a key group, or their digests differ. Every value counts together with the identity of
-its row, so that no two rows can be exchanged unnoticed.
+* `RecordDigest`, `digest_records`, `digest_key_groups`: digests of records; `digest_sections`, `digest_changes`: of
+  stored bytes and of logged changes.
+* `ColumnDigest`, `identify_rows`: digests of the columns of a state by key group. If two tables of the same keys differ
+  in a column of a key group, the digests differ. Every value counts together with the identity of its row, so that no
+  two rows can be exchanged unnoticed.
 """
 
 from __future__ import annotations

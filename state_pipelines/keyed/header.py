@@ -1,13 +1,12 @@
 """Header of keyed state: key serializer and the states, in the order of their ids.
 
-Canonical files, heap native files and the meta stream of RocksDB snapshots have the same header.
-Source: `KeyedBackendSerializationProxy`.
-
-Keys of Beam: bytes of a coder that the header does not say, but that states of the same operator name. The key selector
-of a stateful transform takes the key out of a key-value pair and encodes it with the key coder of the pair
-(`KvToByteBufferKeySelector`, `FlinkKeyUtils.encodeKey`: nested context). Elements that wait, and those that are sorted,
-are such pairs or work items with the same key coder, each with timestamp and window. Source:
-`org.apache.beam.runners.flink.translation.wrappers.streaming.DoFnOperator`.
+* `KeyedHeader`, `read_keyed_header`, `write_keyed_header`: canonical files, heap native files and the meta stream of
+  RocksDB snapshots have the same header. Source: `KeyedBackendSerializationProxy`.
+* `name_key_coder`: keys of Beam: bytes of a coder that the header does not name, but that states of the same operator
+  do. The key selector of a stateful transform takes the key out of a key-value pair and encodes it with the key coder
+  of the pair (`KvToByteBufferKeySelector`, `FlinkKeyUtils.encodeKey`: nested context). Elements that wait, and those
+  that are sorted, are such pairs or work items with the same key coder, each with timestamp and window. Source:
+  `org.apache.beam.runners.flink.translation.wrappers.streaming.DoFnOperator`.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
 """The native format of the heap backend (`hashmap`): its checkpoints and native savepoints.
 
-Null SQL timestamps, with which Flink cannot restore native state of the heap backend. `SqlTimestampSerializer` writes
-12 bytes for null and reads 8. Formats that say where a record ends get over that; heap native state does not, and Flink
-loses its position.
+Every key group of the range has a section: its number, then every state once, as `i16` state id, `i32` count and the
+entries. Nothing says how long an entry is, so that entries are parsed by the layouts of their serializers. With
+compression each state of each key group is a snappy framed stream.
 
-Spans of a key group of the heap backend: where entries begin, and reading some of them. Entries are measured to find
-where the next one begins; layouts that only the scalar codec reads (Kryo) would take as long to measure as to read, so
-that their key groups stay whole.
-
-Keyed state in the native format of the heap backend: its checkpoints and native savepoints. Every key group of the
-range has a section: its number, then every state once, as `i16` state id, `i32` count and the entries. Nothing says how
-long an entry is, so that entries are parsed by the layouts of their serializers. With compression each state of each
-key group is a snappy framed stream. Source: `HeapSnapshotStrategy`, `CopyOnWriteStateMapSnapshot`,
-`HeapPriorityQueueStateSnapshot`, `StateTableByKeyGroupReaders`.
-
-Writer of keyed state in the native format of the heap backend; the mirror of `reader`. Source: `HeapSnapshotStrategy`,
-`CopyOnWriteStateTableSnapshot`.
+* `may_hold_timestamps`, `holds_null_timestamp`: null SQL timestamps, with which Flink cannot restore native state of
+  the heap backend. `SqlTimestampSerializer` writes 12 bytes for null and reads 8. Formats that store the end of a
+  record are not affected; heap native state does not store it, and Flink loses its position.
+* `find_runs`, `read_span`: spans of a key group: where entries begin, and some of them read. Entries are measured to
+  find where the next one begins; layouts that only the scalar codec reads (Kryo) would take as long to measure as to
+  read, so that their key groups stay whole.
+* `HeapFile`, `open_heap`: the reader. Source: `HeapSnapshotStrategy`, `CopyOnWriteStateMapSnapshot`,
+  `HeapPriorityQueueStateSnapshot`, `StateTableByKeyGroupReaders`.
+* `HeapWriter`: the writer. Source: `HeapSnapshotStrategy`, `CopyOnWriteStateTableSnapshot`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """Entries and blocks of the heap backend, and their conversion to canonical records and back.
 
-Ends of blocks of the heap backend whose entries have no known length, because their serializer has no reader. A section
-is a block per state, and nothing says how long an entry is. The end of such a block is proven when the blocks after it
-parse, are those of all other states of the section, and end exactly where the section does, and when that holds at one
-offset only.
-
-Blocks of the heap backend: the entries of one state in one key group. A section has a block per state: `i16` state id,
-`i32` number of entries, the entries. Only parsing finds the end of a block. Flink writes the states of every section of
-a file in the same order, so that the blocks with the same number of many sections are parsed by one call of the kernel.
-Source: `HeapSnapshotStrategy`, `StateTableByKeyGroupReaders`.
+* `HeapEntries`, `EntryCodec`: entries to canonical records, and back.
+* `HeapBlocks`, `BlockReader`: blocks, the entries of one state in one key group. A section has a block per state: `i16`
+  state id, `i32` number of entries, the entries. Only parsing finds the end of a block. Flink writes the states of
+  every section of a file in the same order, so that the blocks with the same number of many sections are parsed by one
+  call of the kernel. Source: `HeapSnapshotStrategy`, `StateTableByKeyGroupReaders`.
+* `find_block_end`: ends of blocks whose entries have no known length, because their serializer has no reader. The end
+  of such a block is proven when the blocks after it parse, are those of all other states of the section, and end
+  exactly where the section does, and when that holds at one offset only.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """Kernels over keys, canonical sections and entries of the heap backend.
 
-A section is `i16 stateId`, then records `i32 length, key, i32 length, value`; the top bit of a key's first byte says
-that another state id (or 0xFFFF, the end) follows the record. Source: `FullSnapshotAsyncWriter`, `FullSnapshotUtil`.
-
-An entry of the heap backend is namespace, key, then the value; of a list its count and elements, of a map its count and
-then user key, null flag and user value by turns. Canonical records have key, namespace and user key in one run of
-bytes, elements of a list with a delimiter between them, and one record per map entry. Source:
-`CopyOnWriteStateMapSnapshot`, `SerializedCompositeKeyBuilder`, `ListDelimitedSerializer`.
+* `match_prefix`, `number_keys` and others: keys.
+* `scan_records`, `sort_records`, `join_sections`, `write_records`: sections of canonical files. A section is `i16
+  stateId`, then records `i32 length, key, i32 length, value`; the top bit of a key's first byte says that another state
+  id (or 0xFFFF, the end) follows the record. Source: `FullSnapshotAsyncWriter`, `FullSnapshotUtil`.
+* `write_entries`: entries of the heap backend. An entry is namespace, key, then the value; of a list its count and
+  elements, of a map its count and then user key, null flag and user value by turns. Canonical records have key,
+  namespace and user key in one run of bytes, elements of a list with a delimiter between them, and one record per map
+  entry. Source: `CopyOnWriteStateMapSnapshot`, `SerializedCompositeKeyBuilder`, `ListDelimitedSerializer`.
 """
 
 from __future__ import annotations

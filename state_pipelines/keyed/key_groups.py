@@ -1,10 +1,10 @@
 """Key groups: their assignment to keys and subtasks, their prefix in keys, the memory for one that is held whole.
 
-Assignment of keys to key groups, and of key groups to subtasks. Source: `KeyGroupRangeAssignment`,
-`MathUtils.murmurHash`, `CompositeKeySerializationUtils`.
-
-The key-group prefix: the first one or two bytes of every key in canonical files and in RocksDB.
-`keyed.kernels` reads and writes it for many records at once. Source: `CompositeKeySerializationUtils`.
+* `assign_key_group`, `compute_key_group_range`, `compute_operator_index`: keys to key groups, and key groups to
+  subtasks. Source: `KeyGroupRangeAssignment`, `MathUtils.murmurHash`, `CompositeKeySerializationUtils`.
+* `encode_prefix`, `decode_prefix`: the key-group prefix, the first one or two bytes of every key in canonical files and
+  in RocksDB. `keyed.kernels` reads and writes it for many records at once. Source: `CompositeKeySerializationUtils`.
+* `require_memory`: the memory for a key group that is held whole.
 """
 
 from __future__ import annotations

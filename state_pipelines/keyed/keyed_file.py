@@ -1,15 +1,13 @@
 """The protocol of keyed files: the keyed state of one subtask, in any format.
 
-Every format returns its records in the same form (`KeyedRecords`: key-group prefix, key bytes and value bytes of the
-canonical format), so that tables, migrations and writers know one form only. What differs
-between formats is a member of the protocol; nothing else asks which format a file has.
-
-Several files of keyed state of one subtask as one. RocksDB checkpoints whose timers are kept on the heap have two: the
-managed state, and the timers in raw keyed state.
-
-Splits of the records of one state for tasks, inside large key groups too. `KeyedFile.split` cuts between key groups,
-because a key must stay together with all its states. The records of one state alone may be cut anywhere
-(`KeyedFile.split_records`), so that a large key group becomes several tasks.
+* `KeyedFile`: what differs between formats is a member of this protocol; no other code asks which format a file has.
+  Every format returns its records in the same layout (`KeyedRecords`: key-group prefix, key bytes and value bytes of
+  the canonical format), so that tables, migrations and writers know one layout only. `KeyedFile.split` cuts between key
+  groups, because a key must stay together with all its states. The records of one state alone may be cut anywhere
+  (`KeyedFile.split_records`), so that a large key group becomes several tasks.
+* `CombinedFile`, `combine_files`: several files of one subtask as one. RocksDB checkpoints whose timers are kept on the
+  heap have two: the managed state, and the timers in raw keyed state.
+* `SectionFile`: files with a section per key group.
 """
 
 from __future__ import annotations

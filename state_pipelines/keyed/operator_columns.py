@@ -1,8 +1,9 @@
-"""Columns of states in the table of an operator, and the records of its states with the same key and namespace.
+"""Columns of the table of an operator: records of its states with the same key and namespace, and their values.
 
-Rows of an operator: which records of its states have the same key and namespace. Records are matched on the bytes of
-key and namespace, a window of whole key groups of one subtask at a time. Nothing is decoded for that; of maps and
-timers it is only found where the namespace ends.
+* `KeyRows`, `match_rows`: rows of an operator. Records are matched on the bytes of key and namespace, a window of whole
+  key groups of one subtask at a time. Nothing is decoded for that; in maps and timers only the end of the namespace is
+  searched.
+* `StateColumn`, `make_column`: the column of a state.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Keyed state in the files of a RocksDB database.
+"""Keyed state in RocksDB databases: incremental and native full checkpoints, native savepoints.
 
-Keyed state in a RocksDB database: incremental and native full checkpoints, native savepoints. The meta stream is the
-header of keyed state and nothing else; each state is a column family of its name, whose keys and values have the
-canonical form already. Source: `RocksIncrementalSnapshotStrategy`, `RocksNativeFullSnapshotStrategy`,
-`RocksDBIncrementalRestoreOperation`.
+The meta stream is the header of keyed state and nothing else; each state is a column family of its name, whose keys and
+values have the canonical layout already. `open_rocksdb` reads a database (`RocksFile`), `RocksWriter` writes one.
+Source: `RocksIncrementalSnapshotStrategy`, `RocksNativeFullSnapshotStrategy`, `RocksDBIncrementalRestoreOperation`.
 """
 
 from __future__ import annotations

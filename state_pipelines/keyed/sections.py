@@ -1,11 +1,12 @@
-"""Key-group sections of a stream: their offsets and bytes.
+"""Key-group sections of a stream: their offsets and bytes, and spans of them.
 
 The canonical format and the native one of the heap backend both have a header, then a section per key group at the
 offset that the handle names.
 
-Spans of a key group, so that a large one can be read by several tasks. Only a walk over a section finds where records
-begin. It notes a position every so many bytes, for each state where its records lie: they are side by side in every
-format.
+* `Section`, `open_sections`, `read_sections`: the header and the sections of a stream.
+* `RecordSpan`, `RunIndex`, `cut_run`: spans of a key group, so that a large one can be read by several tasks. Only a
+  walk over a section finds where records begin. It notes a position every so many bytes, for each state the position of
+  its records: they are side by side in every format.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Sizes of the key groups of an operator, and its hottest keys; no value is decoded.
 
-Counting the distinct keys of many records: how many records and bytes each has, a batch of records at a time. Keys are
-identified by their bytes. Memory grows with the number and bytes of keys, not with the records.
-
-All records of a key are in one key group (`KeyGroupRangeAssignment`), so that counts of whole key groups are
-exact and adds up over files, processes and machines.
+* `KeyCounter`: the distinct keys of many records: how many records and bytes each has, a batch of records at a time.
+  Keys are identified by their bytes. Memory grows with the number and bytes of keys, not with the records.
+* `measure_key_groups`: the sizes. All records of a key are in one key group (`KeyGroupRangeAssignment`), so that counts
+  of whole key groups are exact and add up over files, processes and machines.
 """
 
 from __future__ import annotations

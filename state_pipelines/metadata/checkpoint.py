@@ -1,11 +1,11 @@
 """The `_metadata` file: the content of a checkpoint or savepoint, its properties, and ids of operators.
 
-Properties of a checkpoint or savepoint (`org.apache.flink.runtime.checkpoint.CheckpointProperties`). Flink writes them
-with Java serialization at the end of `_metadata` since version 4, and reads them with the class, so the serial version
-uids below are part of the format.
-
-The `_metadata` file: the content of a checkpoint or savepoint. Source:
-`org.apache.flink.runtime.checkpoint.Checkpoints` and `MetadataV2V3SerializerBase` with its subclasses.
+* `CheckpointMetadata`, `read_metadata`, `write_metadata`: the file. Source:
+  `org.apache.flink.runtime.checkpoint.Checkpoints` and `MetadataV2V3SerializerBase` with its subclasses.
+* `CheckpointProperties`, `find_snapshot_kind`: properties of a checkpoint or savepoint. Flink writes them with Java
+  serialization at the end of `_metadata` since version 4, and reads them with the class, so the serial version uids
+  below are defined by the format. Source: `org.apache.flink.runtime.checkpoint.CheckpointProperties`.
+* `compute_operator_id`, `parse_operator_id`, `find_operator_id`: ids of operators.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""The bytes of stream handles, whole or in ranges, and all streams of a `_metadata` file.
+"""All streams of a `_metadata` file, the bytes of their handles, whole or in ranges, and in-flight data.
 
-In-flight data of unaligned checkpoints: the buffers of channel state handles, and their sizes. A stream of channel
-state begins with an i32 version, 0; at every offset of a handle there are an i32 length and the bytes of one network
-buffer. Channels, subtasks and even operators share a stream. Records are stored as `i32 length, StreamElement` across
-the buffers: the buffers of input channel i of a subtask j, then those of subpartition j of the upstream subtask i, are
-one stream of records. Small data inside `_metadata` is split: each channel has a stream of its own with all its buffers
-merged into one, and its handle counts the version too (`ChannelStateSerializerImpl.extractAndMerge`). Source:
-`ChannelStateSerializerImpl`, `ChannelStateCheckpointWriter`, `SequentialChannelStateReaderImpl`.
+* `list_references`: all streams that a `_metadata` file names, with their role.
+* `open_stream`, `read_whole_stream`, `read_stream_range`: the bytes of stream handles.
+* `read_channel_data`, `summarise_channels`: in-flight data of unaligned checkpoints: the buffers of channel state
+  handles, and their sizes. A stream of channel state begins with an i32 version, 0; at every offset of a handle there
+  are an i32 length and the bytes of one network buffer. Channels, subtasks and even operators share a stream. Records
+  are stored as `i32 length, StreamElement` across the buffers: the buffers of input channel i of a subtask j, then
+  those of subpartition j of the upstream subtask i, are one stream of records. Small data inside `_metadata` is split:
+  each channel has a stream of its own with all its buffers merged into one, and its handle counts the version too
+  (`ChannelStateSerializerImpl.extractAndMerge`). Source: `ChannelStateSerializerImpl`, `ChannelStateCheckpointWriter`,
+  `SequentialChannelStateReaderImpl`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The inventory of a job: every snapshot below its directories, from `_metadata` alone, kept in one Parquet file.
 
-update = update_inventory([resolve("s3://bucket/checkpoints")], resolve("s3://bucket/results/inventory.parquet"))
-update.inventory.find("chk-17-1a2b3c@bcb9ffff")
+For example:
+
+    update = update_inventory([resolve("s3://bucket/checkpoints")], resolve("s3://bucket/results/inventory.parquet"))
+    update.inventory.find("chk-17-1a2b3c@bcb9ffff")
 """
 
 from __future__ import annotations

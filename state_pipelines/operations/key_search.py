@@ -1,4 +1,4 @@
-"""Searching keyed state for keys: which states of a snapshot hold entries of them, and how many.
+"""Search of keyed state for keys: which states of a snapshot hold entries of them, and how many.
 
 Where the hash of a key is known without user code, its key group may be all that is read. No value is decoded.
 """

@@ -1,4 +1,4 @@
-"""Running tasks in processes, or threads, of this machine."""
+"""Tasks run in processes, or threads, of this machine."""
 
 from __future__ import annotations
 

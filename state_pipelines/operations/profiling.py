@@ -1,10 +1,10 @@
-"""Profiles: what the entries of a snapshot look like.
+"""Profiles of the entries of a snapshot: sizes, skew, largest keys, columns, TTL and serializers.
 
-profile = profile_snapshot(open_snapshot("s3://bucket/savepoint-1a2b"), ttl={"": timedelta(days=7)})
+    profile = profile_snapshot(open_snapshot("s3://bucket/savepoint-1a2b"), ttl={"": timedelta(days=7)})
 
-`profile_snapshot`: entries, sizes, skew, largest keys, columns, TTL and serializers of a snapshot. Keyed state is read
-twice: once as bytes, for sizes and keys (`measure_balance`), and once decoded, for its columns. So state that cannot be
-decoded still has sizes. What is held grows with columns and key groups, not with entries.
+Keyed state is read twice: once as bytes, for sizes and keys (`measure_balance`), and once decoded, for its columns. So
+state that cannot be decoded still has sizes. The memory that is used grows with columns and key groups, not with
+entries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""Results of a proof: its checks, the numbers of records behind them, and examples of records that differ.
+"""Results of a proof: its checks, the numbers of records that they compared, and examples of records that differ.
 
-Records of keyed state that two sides do not share, for the report of a failed proof. Both sides are read up to three
-times: digests of buckets of keys say where differences are, hashes of the records of those buckets say which records
-differ, and the records of ten keys are decoded. Memory is bounded by `MOST_HASHES`.
+* `ProofReport`, `ProofCheck`, `RecordCounts`, `require_proof`: the report.
+* `find_differing_records`: records of keyed state that only one of two snapshots has, for the report of a failed proof.
+  Both snapshots are read up to three times: digests of buckets of keys show where differences are, hashes of the
+  records of those buckets show which records differ, and the records of ten keys are decoded. Memory is bounded by
+  `MOST_HASHES`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Rows of one state as tables and as JSON.
 
-Arrow values as JSON, without losing a bit of them. Integers of any width are JSON numbers, floating-point numbers too
-(NaN and infinities are the texts `NaN`, `Infinity`, `-Infinity`), bytes are hexadecimal text. Dates are ISO text
-(`2025-01-31`), times of day `HH:MM:SS.nnnnnnnnn`, points in time `2025-01-31T12:00:00.000Z`, for all years that Java
-has. A struct is an object, a list an array, and a map an array of `[key, value]`, because its keys need not be texts.
+`read` gives `ReadableRows`; `to_rows` and `to_values` give Arrow values as JSON, without losing a bit of them. Integers
+of any width are JSON numbers, floating-point numbers too (NaN and infinities are the texts `NaN`, `Infinity`,
+`-Infinity`), bytes are hexadecimal text. Dates are ISO text (`2025-01-31`), times of day `HH:MM:SS.nnnnnnnnn`, points
+in time `2025-01-31T12:00:00.000Z`, for all years that Java has. A struct is an object, a list an array, and a map an
+array of `[key, value]`, because its keys need not be texts.
 """
 
 from __future__ import annotations

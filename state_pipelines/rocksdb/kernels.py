@@ -1,16 +1,15 @@
 """Kernels over the blocks of tables: decompressed, parsed, searched, and the versions of keys resolved.
 
-Kernels over the blocks of tables: entries and index parsed, keys found. Layout of a block, from
-`table/block_based/block_builder.cc` of RocksDB: entries `varint shared, varint notShared, varint valueSize, rest of the
-key, value`, then the positions of the restart points as u32 and their number. A key ends with eight bytes, `sequence <<
-8 | type`, little-endian (`db/dbformat.h`).
-
-Kernels over the versions of keys: runs of entries merged, and what is left of each key written. The rules are those of
-`MergeHelper::MergeUntil` and `StringAppendTESTOperator::FullMergeV2` of RocksDB.
-
-Snappy blocks decompressed by a kernel, many with one call. The blocks of a table have about 4 KiB: a call per block
-costs about what its decompression does. Source: `format_description.txt` of snappy: the plain size as a varint, then
-literals, and copies of what is there already.
+* `decompress_snappy`: many blocks with one call. The blocks of a table have about 4 KiB: a call per block costs about
+  what its decompression does. Source: `format_description.txt` of snappy: the plain size as a varint, then literals,
+  and copies of what is there already.
+* `parse_entries`, `parse_index`, `find_key`: entries and index of blocks. Layout of a block, from
+  `table/block_based/block_builder.cc` of RocksDB: entries `varint shared, varint notShared, varint valueSize, rest of
+  the key, value`, then the positions of the restart points as u32 and their number. A key ends with eight bytes,
+  `sequence << 8 | type`, little-endian (`db/dbformat.h`).
+* `merge_runs`, `resolve_versions`, `write_resolved`: the versions of keys: runs of entries merged, and the result for
+  each key written. The rules are those of `MergeHelper::MergeUntil` and `StringAppendTESTOperator::FullMergeV2` of
+  RocksDB.
 """
 
 from __future__ import annotations

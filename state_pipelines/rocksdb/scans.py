@@ -1,13 +1,13 @@
 """Scans of tables: the entries of a column family by key, and the verification of all blocks.
 
-Tables while they are scanned: opened, and their blocks read in the order in which scans need them. On this machine a
-table is opened, and a range of it is read, when a scan needs it. On another storage a plan follows from the bounds in
-the MANIFEST and the indexes of the tables: all ranges of all tables by their first key. They are fetched along this
-plan, some of them ahead (`storage.reading`).
-
-The entries of a column family, by key, as a reader of the database would see them. A chunk of the key space after the
-other: the blocks of all tables in it are read and parsed, their entries merged where tables overlap, and the versions
-of a key resolved (`MergeHelper`, `GetContext` and `DBIter` of RocksDB).
+* `DirectTables`, `PlannedTables`, `open_tables`: tables while they are scanned: opened, and their blocks read in the
+  order in which scans need them. On this machine a table is opened, and a range of it is read, when a scan needs it. On
+  another storage a plan follows from the bounds in the MANIFEST and the indexes of the tables: all ranges of all tables
+  by their first key. They are fetched along this plan, some of them ahead (`storage.reading`).
+* `scan`, `ColumnFamilyScans`: the entries of a column family, by key, as a reader of the database would see them. A
+  chunk of the key space after the other: the blocks of all tables in it are read and parsed, their entries merged where
+  tables overlap, and the versions of a key resolved (`MergeHelper`, `GetContext` and `DBIter` of RocksDB).
+* `verify_table`: the verification of all blocks.
 """
 
 from __future__ import annotations

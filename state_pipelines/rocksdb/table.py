@@ -1,16 +1,14 @@
-"""One SST file of RocksDB: its blocks, index, properties and entries.
+"""One SST file of RocksDB: its blocks with their checksums and compression, its index, properties and entries.
 
-A checksum shows that a block is as it was written. The checks of a table against itself and the MANIFEST, by its
-properties, its index and its bounds, show that no block and no entry was left out.
-
-Sources in RocksDB: `table/format.cc` (footer), `table/block_based/block_based_table_reader.cc`,
-`table/table_properties.cc`, `db/range_tombstone_fragmenter.cc`.
-
-Checksums of RocksDB's files: masked CRC-32C in logs, and in blocks the one that the footer names. Source:
-`util/crc32c.h` (the mask), `ComputeBuiltinChecksum` of `table/format.cc`.
-
-Compressed blocks: `table/format.cc` and `util/compression.h` of RocksDB. All compressions but snappy have the
-decompressed size in front, as a varint (compression format 2, since table format 2).
+* `find_wrong_crc32c`, `find_wrong_block`: checksums: masked CRC-32C in logs, and in blocks the one that the footer
+  names. Source: `util/crc32c.h` (the mask), `ComputeBuiltinChecksum` of `table/format.cc`.
+* `BlockFormat`, `decode_blocks`: compressed blocks. All compressions but snappy have the decompressed size in front, as
+  a varint (compression format 2, since table format 2). Source: `table/format.cc` and `util/compression.h` of RocksDB.
+* `check_blocks`, `check_index_bounds`, `check_entries` and others: a checksum shows that a block is as it was written.
+  The checks of a table against itself and the MANIFEST, by its properties, its index and its bounds, show that no block
+  and no entry was left out.
+* `Table`, `open_table`: the file. Source in RocksDB: `table/format.cc` (footer),
+  `table/block_based/block_based_table_reader.cc`, `table/table_properties.cc`, `db/range_tombstone_fragmenter.cc`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing the files of a RocksDB database, through rocksdict.
+"""Writer of the files of a RocksDB database, through rocksdict.
 
 Tables are written one by one and ingested into an empty database, so that nothing is sorted or compacted. They have the
 format that the RocksDB of Flink 1.20 (6.20.3) and of Flink 2.2 (8.10.0) both read.

@@ -1,33 +1,32 @@
 """Serializers of Java's and Scala's types: basic ones, composites of others, objects of classes, case classes.
 
-Serializers without nested serializers: basic types, enums, classes that write their own bytes, and JDBC's sink. One
-table of snapshot class names and one pair of functions serve all basic types. Snapshots of enums hold the class and its
-constants, in the order that the data refer to; those of Value, CopyableValue and Writable name the class alone; those
-of the exactly-once sink of JDBC are simple ones with one more version. Source: `SimpleTypeSerializerSnapshot`,
-`GenericTypeSerializerSnapshot` and their subclasses, `EnumSerializer.EnumSerializerSnapshot`,
-`ScalaEnumSerializerSnapshot`; repository apache/flink-connector-jdbc, package `org.apache.flink.connector.jdbc.xa`:
-`XaSinkStateSerializer`, `CheckpointAndXidSerializer`, `XidSerializer`.
-
-Composite snapshots over any nested serializers: containers, tuples, wrappers, timers, TTL, streaming and CEP. Source:
-`CompositeTypeSerializerSnapshot` and its subclasses in flink-core, flink-runtime and flink-table-api-java;
-`TimerSerializerSnapshot`, `TtlStateFactory`, `TtlAwareSerializerSnapshot`, `CoGroupedStreams`, `IntervalJoinOperator`,
-`StreamElementSerializer`, `TwoPhaseCommitSinkFunction`; `org.apache.flink.cep.nfa` and its package `sharedbuffer`.
-
-Snapshots of Java objects: POJO, Kryo, Avro and Protobuf. A POJO snapshot frames its fields and its subclasses one by
-one, so that an unknown snapshot class among them becomes an `Opaque`. A Kryo snapshot holds the type class and the
-registrations that fix Kryo's class ids; its bytes do not identify the release of Kryo (2.24 in Flink 1.x, 5 in Flink
-2.x) that wrote the data. Avro snapshots hold the runtime class and the writer schema, those of
-flink-datastream-protobuf the descriptors of the messages. Source: `PojoSerializerSnapshot`,
-`PojoSerializerSnapshotData`, `PojoFieldUtils`, `KryoSerializerSnapshot`, `KryoSerializerSnapshotData`,
-`KryoRegistrationUtil`, `org.apache.flink.formats.avro.typeutils.AvroSerializerSnapshot`,
-`io.github.flink.gcp.protobuf.ProtobufTypeSerializerSnapshot`.
-
-Snapshots of Flink's Scala API and of flink-scala-api: case classes, options, collections, sealed traits, mappings.
-Flink's classes are in `org.apache.flink.api.scala.typeutils` up to 1.20, in `org.apache.flink.table.api.typeutils` in
-2.x. Those of flink-scala-api are in `org.apache.flinkx.api.serializer` (repository flink-extended/flink-scala-api). Up
-to version 1 of its snapshots that are no composites, nested snapshots are stored without their versions. The library
-reads those as the versions that the classes had then, and of a mapped type the class of the nested serializer is stored
-in place of its snapshot.
+* `read_basic`, `read_class_bound`, `read_enum`, `read_xa` and others: serializers without nested serializers: basic
+  types, enums, classes that write their own bytes, and JDBC's sink. One table of snapshot class names and one pair of
+  functions serve all basic types. Snapshots of enums hold the class and its constants, in the order that the data refer
+  to; those of Value, CopyableValue and Writable name the class alone; those of the exactly-once sink of JDBC are simple
+  ones with one more version. Source: `SimpleTypeSerializerSnapshot`, `GenericTypeSerializerSnapshot` and their
+  subclasses, `EnumSerializer.EnumSerializerSnapshot`, `ScalaEnumSerializerSnapshot`; repository
+  apache/flink-connector-jdbc, package `org.apache.flink.connector.jdbc.xa`: `XaSinkStateSerializer`,
+  `CheckpointAndXidSerializer`, `XidSerializer`.
+* `build_list` to `read_nfa_state`: composite snapshots over any nested serializers: containers, tuples, wrappers,
+  timers, TTL, streaming and CEP. Source: `CompositeTypeSerializerSnapshot` and its subclasses in flink-core,
+  flink-runtime and flink-table-api-java; `TimerSerializerSnapshot`, `TtlStateFactory`, `TtlAwareSerializerSnapshot`,
+  `CoGroupedStreams`, `IntervalJoinOperator`, `StreamElementSerializer`, `TwoPhaseCommitSinkFunction`;
+  `org.apache.flink.cep.nfa` and its package `sharedbuffer`.
+* `read_avro`, `read_kryo`, `read_pojo`, `read_protobuf`: snapshots of Java objects. A POJO snapshot frames its fields
+  and its subclasses one by one, so that an unknown snapshot class among them becomes an `Opaque`. A Kryo snapshot holds
+  the type class and the registrations that fix Kryo's class ids; its bytes do not identify the release of Kryo (2.24 in
+  Flink 1.x, 5 in Flink 2.x) that wrote the data. Avro snapshots hold the runtime class and the writer schema, those of
+  flink-datastream-protobuf the descriptors of the messages. Source: `PojoSerializerSnapshot`,
+  `PojoSerializerSnapshotData`, `PojoFieldUtils`, `KryoSerializerSnapshot`, `KryoSerializerSnapshotData`,
+  `KryoRegistrationUtil`, `org.apache.flink.formats.avro.typeutils.AvroSerializerSnapshot`,
+  `io.github.flink.gcp.protobuf.ProtobufTypeSerializerSnapshot`.
+* `build_scala_either` to `read_case_object`: snapshots of Flink's Scala API and of flink-scala-api: case classes,
+  options, collections, sealed traits, mappings. Flink's classes are in `org.apache.flink.api.scala.typeutils` up to
+  1.20, in `org.apache.flink.table.api.typeutils` in 2.x. Those of flink-scala-api are in
+  `org.apache.flinkx.api.serializer` (repository flink-extended/flink-scala-api). Up to version 1 of its snapshots that
+  are no composites, nested snapshots are stored without their versions. The library reads those as the versions that
+  the classes had then, and of a mapped type the class of the nested serializer is stored instead of its snapshot.
 """
 
 from __future__ import annotations

@@ -1,30 +1,27 @@
-"""Headers of serializer snapshots: versions, frames, and the classes of which nothing but a name may be known.
+"""Headers of serializer snapshots: versions, frames, and the classes of which only a name may be known.
 
-A serializer snapshot names its class, which Flink loads by that name before it reads anything else
-(`TypeSerializerSnapshot.readVersionedSnapshot`, `InstantiationUtil.resolveClassByName`). The table next to this module
-has the classes of each release, read from the jars of the distributions.
-
-Custom families are checked against what Flink asks of snapshot classes ("Custom Serialization for Managed State",
-implementation notes and best practices): a snapshot class is found by its name, so it is no anonymous or local class;
-each serializer has a snapshot class of its own; a snapshot holds no Java objects. Families of Flink's own classes are
-exempt: some of them deviate.
-
-A user declares a snapshot class without a plug-in by a text `CLASS=LAYOUT` or `CLASS(BODY)=LAYOUT`. `codecs.layout`
-reads LAYOUT; BODY is a list of words: a number (`i8`, `i16`, `i32`, `i64`, `f32`, `f64`, `bool`), `utf`, `bytes(N)`,
-`snapshot` (a nested serializer snapshot) or `composite` (the form of `CompositeTypeSerializerSnapshot` without outer
-data). Without BODY the body is empty, or ends where that can be proven.
-
-A serializer snapshot has no length: only its class knows where its body ends. Where the end of the header around it is
-known, an end is proven when the rest of the header parses completely, ends exactly at that offset, and no other end
-does so too (`read_settled`). The one presumption is that a body does not hold the key of a serializer as state meta
-infos write it (`VALUE_SERIALIZER`, then version 2). Source of the grammar: `StateMetaInfoSnapshotReadersWriters`,
-`TypeSerializerSnapshot`.
-
-Forms around serializer snapshots: outer, versioned, composite header, linked optional map. A snapshot body has no
-length: only the class that wrote it knows where it ends. Frames with a length exist in one position, the linked
-optional maps of POJO and Kryo snapshots. Source: `TypeSerializerSnapshotSerializationUtil`,
-`TypeSerializerSnapshot.writeVersionedSnapshot`, `CompositeTypeSerializerSnapshot`, `NestedSerializersSnapshotDelegate`,
-`LinkedOptionalMapSerializer`.
+* `find_releases`, `list_releases`: a serializer snapshot names its class, which Flink loads by that name before it
+  reads anything else (`TypeSerializerSnapshot.readVersionedSnapshot`, `InstantiationUtil.resolveClassByName`). The
+  table next to this module has the classes of each release, read from the jars of the distributions.
+* `check_name`, `claim_serializer`, `check_node`, `check_body`: custom serializers are checked against what Flink asks
+  of snapshot classes ("Custom Serialization for Managed State", implementation notes and best practices): a snapshot
+  class is found by its name, so it is no anonymous or local class; each serializer has a snapshot class of its own; a
+  snapshot holds no Java objects. Flink's own classes are exempt: some of them deviate.
+* `DeclaredSerializer`, `parse_declaration`: a user declares a snapshot class without a plug-in by a text `CLASS=LAYOUT`
+  or `CLASS(BODY)=LAYOUT`. `codecs.layout` reads LAYOUT; BODY is a list of words: a number (`i8`, `i16`, `i32`, `i64`,
+  `f32`, `f64`, `bool`), `utf`, `bytes(N)`, `snapshot` (a nested serializer snapshot) or `composite` (the layout of
+  `CompositeTypeSerializerSnapshot` without outer data). Without BODY the body is empty, or ends where that can be
+  proven.
+* `read_settled`: a serializer snapshot has no length: only its class knows where its body ends. Where the end of the
+  header around it is known, an end is proven when the rest of the header parses completely, ends exactly at that
+  offset, and no other end does so too. The one presumption is that a body does not hold the key of a serializer as
+  state meta infos write it (`VALUE_SERIALIZER`, then version 2). Source of the grammar:
+  `StateMetaInfoSnapshotReadersWriters`, `TypeSerializerSnapshot`.
+* `read_head`, `read_composite_header`, `read_optional_map` and their writers: frames around serializer snapshots:
+  outer, versioned, composite header, linked optional map. Only the linked optional maps of POJO and Kryo snapshots have
+  frames with a length. Source: `TypeSerializerSnapshotSerializationUtil`,
+  `TypeSerializerSnapshot.writeVersionedSnapshot`, `CompositeTypeSerializerSnapshot`,
+  `NestedSerializersSnapshotDelegate`, `LinkedOptionalMapSerializer`.
 """
 
 from __future__ import annotations

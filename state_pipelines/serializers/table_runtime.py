@@ -1,17 +1,19 @@
 """Serializers of the table runtime, and the SQL types that they are made from.
 
-Some hold Java serialization streams without a length. Their bytes are kept, so that they are written as they were; the
-logical types parsed from them serve the data layout and display. State of Python functions itself is byte arrays
-(`BytePrimitiveArray`, `ByteArrayWrapper`), whose content, often a pickle, is kept as it is and never unpickled.
-Source: `org.apache.flink.table.runtime.typeutils` with its package `serializers.table_runtime`,
-`org.apache.flink.table.runtime.sequencedmultisetstate`, `PythonTypeUtils.toInternalSerializer`,
-`org.apache.flink.table.types.logical.LogicalType` and its subclasses.
-
-SQL types from text as Flink writes it, such as `DECIMAL(10, 2) NOT NULL`, and the serializers of their rows. Words that
-Flink takes for other types are taken here too: STRING, BYTES, TIMESTAMP_LTZ, DEC. `RowDataSerializer` stores the Java
-stream of each type. The table next to this module has the snapshots of rows with one column, as Flink 1.20, 2.2 and 2.3
-write them, byte for byte the same; numbers, names and inner types are replaced. Source: `LogicalTypeParser`,
-`LogicalType` and its subclasses (`asSerializableString`), `InternalSerializers`.
+* `read_row_data` to `build_sequenced_node`: some snapshots hold Java serialization streams without a length. Their
+  bytes are kept, so that they are written as they were; the logical types parsed from them serve the data layout and
+  display. Source: `org.apache.flink.table.runtime.typeutils` with its package `serializers.table_runtime`,
+  `org.apache.flink.table.runtime.sequencedmultisetstate`, `org.apache.flink.table.types.logical.LogicalType` and its
+  subclasses.
+* `to_internal`, `read_python_row` and others: serializers of PyFlink's table functions. State of Python functions
+  itself is byte arrays (`BytePrimitiveArray`, `ByteArrayWrapper`), whose content, often a pickle, is kept as it is and
+  never unpickled. Source: `PythonTypeUtils.toInternalSerializer`.
+* `parse_sql_type`: SQL types from text as Flink writes it, such as `DECIMAL(10, 2) NOT NULL`. Words that Flink takes
+  for other types are taken here too: STRING, BYTES, TIMESTAMP_LTZ, DEC. Source: `LogicalTypeParser`, `LogicalType` and
+  its subclasses (`asSerializableString`).
+* `make_row`, `make_column`: the serializers of rows of SQL types. `RowDataSerializer` stores the Java stream of each
+  type. The table next to this module has the snapshots of rows with one column, as Flink 1.20, 2.2 and 2.3 write them,
+  byte for byte the same; numbers, names and inner types are replaced. Source: `InternalSerializers`.
 """
 
 from __future__ import annotations

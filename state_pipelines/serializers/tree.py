@@ -1,4 +1,4 @@
-"""Trees of serializers as frozen values, one node per family, and the registered states that they belong to.
+"""Trees of serializers as frozen values, and the registered states that they belong to (`StateMetaInfo`).
 
 One node class per family of Flink serializers. A node holds what the snapshot stores and nothing else.
 `state_pipelines.serializers` reads and writes the bytes of snapshots, `state_pipelines.codecs` those of the data.

@@ -1,4 +1,4 @@
-"""Snapshots, operators and states: what a user holds."""
+"""Snapshots, operators and states, as users of the library hold them."""
 
 from __future__ import annotations
 

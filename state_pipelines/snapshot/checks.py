@@ -1,11 +1,11 @@
 """Checks of a snapshot: in-flight data, keys of databases, elements that handles leave out, names in declarations.
 
-Keys of a RocksDB database outside of the key groups of its handle, which `_metadata` hides if it was edited. Flink
-clips a database that it restores for fewer key groups by deleting what is outside
-(`RocksDBIncrementalCheckpointUtils.clipDBWithKeyGroupRange`), so that its files may hold such keys, but no live one.
-
-Elements of operator state that handles leave out or name twice: looked for before a snapshot is written. Files of
-operator state are copied, and no element of them is decoded, so that nothing else would notice.
+* `check_database_keys`: keys of a RocksDB database outside of the key groups of its handle, which `_metadata` hides if
+  it was edited. Flink clips a database that it restores for fewer key groups by deleting what is outside
+  (`RocksDBIncrementalCheckpointUtils.clipDBWithKeyGroupRange`), so that its files may hold such keys, but no live one.
+* `check_channels`, `check_declared_names`: handles of in-flight data; names in declarations.
+* `check_elements`, `check_offsets`: elements of operator state that handles leave out or name twice, before a snapshot
+  is written. Files of operator state are copied, and no element of them is decoded, so that nothing else would notice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Opening the handles of subtasks: which reader a handle needs is decided here and nowhere else."""
+"""Readers of the handles of subtasks: which reader a handle needs is decided here and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Operator state, raw state and data in flight of an operator.
 
-State whose bytes only its operator or Flink's network stack knows: raw keyed and raw operator state, data in flight.
-Nothing in a snapshot describes such state, so that its tables hold bytes. Operators write raw state through
-`StateInitializationContext.getRawKeyedStateInputs` and `getRawOperatorStateInputs`; timers in raw keyed state are not
-among it, those are decoded (`keyed.raw_timers`).
+* `OperatorListState`, `OperatorBroadcastState`: list and broadcast state, with their tables.
+* `RawKeyedState`, `RawOperatorState`, `InFlightState`: state whose bytes only its operator or Flink's network stack
+  knows. Nothing in a snapshot describes such state, so that its tables hold bytes. Operators write raw state through
+  `StateInitializationContext.getRawKeyedStateInputs` and `getRawOperatorStateInputs`; timers in raw keyed state are not
+  among it, those are decoded (`keyed.raw_timers`).
 """
 
 from __future__ import annotations

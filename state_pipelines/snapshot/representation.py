@@ -1,8 +1,8 @@
-"""Texts and small HTML tables, which represent snapshots, operators and states where people read them.
+"""Texts and small HTML tables that represent snapshots, operators and states in terminals, Markdown and HTML.
 
-Texts of snapshots where people read them: terminals, Markdown and HTML. Uids, names of states and classes, keys and
-paths are whatever somebody has written into `_metadata`. None of them may move the cursor of a terminal, end a cell or
-a line, or become a tag.
+Uids, names of states and classes, keys and paths are whatever somebody has written into `_metadata`. None of them may
+move the cursor of a terminal (`escape_terminal`), end a cell or a line (`escape_line`, `escape_markdown`), or become a
+tag (`escape_html`).
 """
 
 from __future__ import annotations

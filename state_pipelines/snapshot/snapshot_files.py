@@ -1,13 +1,13 @@
 """Metadata and files of a snapshot and of its operators, and the declarations of the caller.
 
-State that handles of two operators name, or two databases of one, which Flink never writes. That is files, state inside
-of `_metadata`, slices of merged files and sets of logged changes. In-flight data, which tasks write for all their
-operators, are not among them.
-
-Key groups that each subtask of an operator holds in its keyed state, by the ranges of its handles. Flink restores a
-subtask from handles of any ranges and drops the key groups outside the range that its formula gives
-(`KeyGroupRangeAssignment`). Only the ranges of the handles say which key groups a snapshot holds: they follow the
-formula of the release that wrote them, which may differ from that of current releases.
+* `find_shared_files`: state that handles of two operators name, or two databases of one, which Flink never writes. That
+  is files, state inside of `_metadata`, slices of merged files and sets of logged changes. In-flight data, which tasks
+  write for all their operators, are not among them.
+* `find_held_key_groups`: key groups that each subtask of an operator holds in its keyed state, by the ranges of its
+  handles. Flink restores a subtask from handles of any ranges and drops the key groups outside the range that its
+  formula gives (`KeyGroupRangeAssignment`). Only the ranges of the handles say which key groups a snapshot holds: they
+  follow the formula of the release that wrote them, which may differ from that of current releases.
+* `SnapshotFiles`, `OperatorFiles`: the metadata, the files and the declarations of a snapshot and of one operator.
 """
 
 from __future__ import annotations

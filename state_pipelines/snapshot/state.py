@@ -1,9 +1,10 @@
-"""A state: what every kind of state can be asked, and values of Python functions in its tables.
+"""States of a snapshot: the queries that every kind of state answers, and values of Python functions in its tables.
 
-State of Python functions: byte arrays in Java, values of declared types in tables. PyFlink keeps every state as Java
-list or map state of `byte[]` under the name `python-state-NAME`. Value, reducing and aggregating state are lists of one
-array (the accumulator of the last two); list state is arrays of several elements. Source: `BeamKeyedStateStore`,
-`BeamOperatorStateStore`, `pyflink.fn_execution.state_impl`.
+* `declare_types`, `guess_type`, `carry_types`: state of Python functions: byte arrays in Java, values of declared types
+  in tables. PyFlink keeps every state as Java list or map state of `byte[]` under the name `python-state-NAME`. Value,
+  reducing and aggregating state are lists of one array (the accumulator of the last two); list state is arrays of
+  several elements. Source: `BeamKeyedStateStore`, `BeamOperatorStateStore`, `pyflink.fn_execution.state_impl`.
+* `State`: the base class of states.
 """
 
 from __future__ import annotations

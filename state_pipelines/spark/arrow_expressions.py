@@ -1,12 +1,13 @@
 """Expressions of Spark that Arrow computes instead, directly on the columns of a batch.
 
-Spark parses, resolves and simplifies the SQL and says what types it casts to; of what it makes of it, the parts below
-mean the same in Arrow, down to overflow, NaN and null. Operands that Spark evaluates for some rows only, such as
-branches of `CASE`, are evaluated for these rows only if they may fail. An expression with anything else in it stays
-with Spark: decimals, times, regular expressions, and what depends on a locale or a time zone.
-
-Functions of Spark over Arrow arrays, where Arrow has none with the same results. Operands are arrays of n values, or
-scalars for literals. Errors are `pa.ArrowInvalid`, as those of Arrow's own.
+* `OwnFunction`, `divide` to `count_elements`: functions of Spark over Arrow arrays, where Arrow has none with the same
+  results. Operands are arrays of n values, or scalars for literals. Errors are `pa.ArrowInvalid`, as those of Arrow's
+  own.
+* `ArrowExpression`, `translate_expression`: Spark parses, resolves and simplifies the SQL and says what types it casts
+  to; of the result, the functions in this module mean the same in Arrow, down to overflow, NaN and null. Operands that
+  Spark evaluates for some rows only, such as branches of `CASE`, are evaluated for these rows only if they may fail. An
+  expression with anything else in it stays with Spark: decimals, times, regular expressions, and what depends on a
+  locale or a time zone.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Great Expectations: expectations of migrations, and suites that judge states.
+"""Great Expectations: expectations of migrations, suites of a team on states, and proofs as suites.
 
 Great Expectations is needed only where a migration has `expect` or a job has suites; it is an extra of the package.
 
-Suites of Great Expectations that a team keeps in files, run on the states of a snapshot, and on proofs. A directory
-holds files of suites (YAML, JSON or Python) and may be, or hold, a project of Great Expectations. Each suite becomes a
-validation definition and a checkpoint of the name `OPERATOR.STATE`; actions that the team has added to the checkpoint
-run too.
-
-Proofs as suites of Great Expectations: the numbers of a report, judged, kept and shown in data docs. The proof itself
-compares records without Great Expectations (`spark/proof.py`). Here each of its checks is a few expectations on the
-numbers of records that it compared, so that a team sees proofs where it sees its other suites.
+* `judge`, `check_expectations`, `judge_rows`: expectations of a migration.
+* `Suite`, `load_suites`, `run_suites`: suites that a team keeps in files, run on the states of a snapshot, and on
+  proofs. A directory holds files of suites (YAML, JSON or Python) and may be, or hold, a project of Great Expectations.
+  Each suite becomes a validation definition and a checkpoint of the name `OPERATOR.STATE`; actions that the team has
+  added to the checkpoint run too.
+* `judge_report`: proofs as suites: the numbers of a report, judged, kept and shown in data docs. The proof itself
+  compares records without Great Expectations (`spark/proof.py`). Here each of its checks is a few expectations on the
+  numbers of records that it compared, so that a team sees proofs where it sees its other suites.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Migrating the states of a snapshot in Spark, proven before they are published.
+"""Migration of the states of a snapshot in Spark, proven before they are published.
 
 Remote state files that a migration reads several times are copied to this machine first.
 """

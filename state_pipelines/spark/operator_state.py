@@ -1,4 +1,4 @@
-"""Migrating list and broadcast state: the flows of `flows`, over the elements of subtasks in place of keys.
+"""Migration of list and broadcast state: the flows of `flows`, over the elements of subtasks instead of keys.
 
 A task reads one subtask's file. Broadcast state is read from one subtask, once all copies are found to be equal, and
 every subtask gets the result.

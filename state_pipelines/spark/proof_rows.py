@@ -1,15 +1,13 @@
-"""Digests of rows in Spark, and what a migration leaves as it is in an operator.
+"""Digests of rows in Spark, and invariants between the states of an operator that a migration preserves.
 
-Digests of the rows of a keyed state, by which a proof compares source and target. Rows are digested
-while they are written, read or computed, so that no side is read once more for its digests.
-
-Invariants between the states of Flink's own operators, checked on the result of a migration. `WindowOperator` and the
-operators of SQL keep several states that must agree: sessions, their contents and timers; the rows of a join and the
-counts of their matches; the rows of a top N and their numbers; distinct values and their count. Flink never checks
-them: where they disagree, contents are never emitted, or results are wrong for good.
-
-An invariant that the source violates as often says nothing about the migration: a trigger may purge contents, a join
-may have another condition, rows may have expired. It is named, and does not fail the proof.
+* `RowDigests`, `ExpectedDigests`: digests of the rows of a keyed state, by which a proof compares source and target.
+  Rows are digested while they are written, read or computed, so that nothing is read once more for its digests.
+* `check_invariants`: invariants between the states of Flink's own operators, checked on the result of a migration.
+  `WindowOperator` and the operators of SQL keep several states that must agree: sessions, their contents and timers;
+  the rows of a join and the counts of their matches; the rows of a top N and their numbers; distinct values and their
+  count. Flink never checks them: where they disagree, contents are never emitted, or results are wrong for good. An
+  invariant that the source violates as often says nothing about the migration: a trigger may purge contents, a join may
+  have another condition, rows may have expired. It is named, and does not fail the proof.
 """
 
 from __future__ import annotations

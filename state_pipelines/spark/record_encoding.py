@@ -1,13 +1,11 @@
 """Rows encoded as records in the tasks of Spark, for migrations and for `DataFrame.write`.
 
-Where each task writes the file of a subtask, rows that are made field by field go there at once (`RowsRewrite`).
-
-Writing the rows of one changed state: field by field where that can be, else by way of Spark. The rows go into spills,
-or, field by field, straight into the new files of the subtasks.
-
-`df.write.format("flink-state")`: rows of one state into a new savepoint. Tasks encode their rows in any order; the
-commit merges the spills with the files of the base snapshot and writes `_metadata` last. `write_state` does the same
-with the merging spread over tasks too: for large states.
+* `StateEncoding`, `plan_encoding`: the rows of one changed state, written field by field where that can be, else by way
+  of Spark. The rows are written into spills. Where each task writes the file of a subtask, rows that are made field by
+  field are written straight into the new files of the subtasks (`RowsRewrite`).
+* `StateWriter`: `df.write.format("flink-state")`: rows of one state into a new savepoint. Tasks encode their rows in
+  any order; the commit merges the spills with the files of the base snapshot and writes `_metadata` last.
+* `write_state`: the same with the merging spread over tasks too: for large states.
 """
 
 from __future__ import annotations

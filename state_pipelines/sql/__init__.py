@@ -1,10 +1,12 @@
 """Plans of Flink SQL: nodes, expressions, names of operators, and the states that each node keeps.
 
-plan = sp.sql.load_plan("s3://bucket/plan.json")
-for operator in sp.sql.list_operators(plan):
-    print(operator.uid, operator.meaning, [state.name for state in operator.states])
+For example:
+
+    plan = sp.sql.load_plan("s3://bucket/plan.json")
+    for operator in sp.sql.list_operators(plan):
+        print(operator.uid, operator.meaning, [state.name for state in operator.states])
     sp.sql.plan("totals.sql", flink_home="flink-2.2.1").json
-sp.sql.check("totals.sql", "totals-2.sql", "s3://bucket/savepoint-1a2b").to_markdown()
+    sp.sql.check("totals.sql", "totals-2.sql", "s3://bucket/savepoint-1a2b").to_markdown()
 """
 
 from importlib import import_module

@@ -1,11 +1,11 @@
 """Expressions of a plan, and their lineage: the columns of tables that they are computed from.
 
-Two nodes with equal texts hold equal rows for equal input, whatever their ids, and whatever projections, exchanges and
-mini-batches lie between the tables and them. Where the meaning of a node is not known in detail, its texts hold a hash
-of all that the plan says of it, so that a change of anything is a change of the text.
-
-Expressions of compiled plans as text, with every reference to an input replaced by the text of that column. Source:
-`RexNodeJsonSerializer`, `AggregateCallJsonSerializer`.
+* `render_expression`, `render_aggregate`: expressions of compiled plans as text, with every reference to an input
+  replaced by the text of that column. Source: `RexNodeJsonSerializer`, `AggregateCallJsonSerializer`.
+* `Lineage`, `trace_lineage`: the texts of each node. Two nodes with equal texts hold equal rows for equal input,
+  whatever their ids, and whatever projections, exchanges and mini-batches lie between the tables and them. Where the
+  meaning of a node is not known in detail, its texts hold a hash of all that the plan says of it, so that a change of
+  anything is a change of the text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Files: read whole or in ranges, measured, listed, created, copied, removed.
 
-Sizes, checksums and copies of files, taken while their bytes are written; checksums also by reading them once.
-XXH3-128, because it runs at the speed of memory, and its library is needed for the RocksDB blocks of Flink 2.x anyway.
-It shows bytes that changed by accident, not those that somebody changed on purpose together with the manifest.
+`FileRecorder`, `record_files`: sizes, checksums and copies of files, taken while their bytes are written;
+`compute_checksum`: by reading them once. XXH3-128, because it runs at the speed of memory, and its library is needed
+for the RocksDB blocks of Flink 2.x anyway. It shows bytes that changed by accident, not those that somebody changed on
+purpose together with the manifest.
 """
 
 from __future__ import annotations

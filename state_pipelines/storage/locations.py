@@ -1,10 +1,13 @@
-"""Locations: a path on a file system that fsspec reaches; the clients of storages, and the faults that they report.
+"""Locations: a path on a file system that fsspec reaches; the clients of storages, and the errors that they report.
 
-Credentials of Google Cloud Storage, without a long wait for those that do not exist. gcsfs without credentials asks the
-metadata server that Google's machines have, elsewhere for up to half a minute, and reads as anybody then.
-
-Retries of storage clients, which are left out where this package repeats a request (`request`). Both together
-would wait for minutes before they say that a storage does not answer. Streams are repeated by their clients.
+* `Location`: the path.
+* `choose_token`: credentials of Google Cloud Storage, without a long wait for those that do not exist. gcsfs without
+  credentials asks the metadata server that Google's machines have, elsewhere for up to half a minute, and reads as
+  anybody then.
+* `leave_retries_to_us`: retries of storage clients, which are left out where this package repeats a request
+  (`request`). Both together would wait for minutes before they report that a storage does not answer. Streams are
+  repeated by their clients.
+* `translating`: errors of storages as errors of this package.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Reading ahead: several requests in flight, results in order, memory within a bound.
+"""Reads ahead: several requests in flight, results in order, memory within a bound; and local copies of files.
 
-Copies of files in a directory on a local disk, found by the URL of the file. A copy is written together with the file,
-so that nothing is read again, or linked to a local file of the same bytes. One that cannot be written is left out: the
-file does not depend on it.
+* `read_ahead`, `scan_ahead`, `begin_together`, `do_together`, `attempt_together`: requests that overlap.
+* `write_copies`, `link_copy`, `find_copy`: copies of files in a directory on a local disk, found by the URL of the
+  file. A copy is written together with the file, so that nothing is read again, or linked to a local file of the same
+  bytes. One that cannot be written is left out: the file does not depend on it.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
 """Resolution of paths and URLs to locations: storage options, and the directories in which files of a snapshot may be.
 
-Storage options: what fsspec needs to reach a storage, by the directory (root) that it holds for. A text in the options
-may name environment variables as `${NAME}`. They are replaced when a file system is made, in the process that makes it,
-so that secrets are neither in plans nor in arguments.
+* `use_storage_options`, `find_storage_options`: what fsspec needs to reach a storage, by the directory (root) that it
+  holds for. A text in the options may name environment variables as `${NAME}`. They are replaced when a file system is
+  made, in the process that makes it, so that secrets are neither in plans nor in arguments.
+* `resolve`, `PathMapping`: paths and URLs to locations.
+* `open_parent`, `find_path`: local files by descriptors of their directories, in which a directory exchanged for a
+  symbolic link is noticed. A path that was checked may lead elsewhere when it is used, because somebody who can write
+  to one of its directories can exchange the ones below it meanwhile. So a file that is removed or moved is named by the
+  descriptor of its directory, to which `open_parent` goes one name after the other without following links; and the
+  path of a file that is read is asked for again when it is open (`find_path`).
+* `is_state_file`, `is_own_file`: names that Flink and this package give to directories and files of snapshots. Source:
+  `AbstractFsCheckpointStorageAccess` for directories, `FsCheckpointStreamFactory` for files.
+* `locate_named`: reach: the directories in which the files that a snapshot names may be. `_metadata` names files by
+  relative and by absolute paths. It may come from somebody else, so that a path in it is not permission to read what is
+  there. `locate_named` decides about every path that a handle names, before anything of it is opened, measured or
+  copied.
 
-Local files by descriptors of their directories, in which a directory exchanged for a symbolic link is noticed. A path
-that was checked may lead elsewhere when it is used, because somebody who can write to one of its directories can
-exchange the ones below it meanwhile. So a file that is removed or moved is named by the descriptor of its directory, to
-which `open_parent` goes one name after the other without following links; and the path of a file that is read is asked
-for again when it is open (`find_path`).
-
-Names that Flink and this package give to directories and files of snapshots. Sources:
-`AbstractFsCheckpointStorageAccess` for directories, `FsCheckpointStreamFactory` for files.
-
-Reach: the directories in which the files that a snapshot names may be. `_metadata` names files by relative and by
-absolute paths. It may come from somebody else, so that a path in it is not permission to read what is there.
-`locate_named` decides about every path that a handle names, before anything of it is opened, measured or copied.
 Allowed are
 
 * the directory of the snapshot;

@@ -1,7 +1,10 @@
-"""Snapshots as directories: listed, published completely or not at all, and deleted.
+"""Snapshots as directories: listed, published completely or not at all, and deleted; and their manifests.
 
-The manifest of a snapshot that this package wrote: sizes and checksums of its files, in a file beside `_metadata`.
-Flink reads only files that `_metadata` names, so that it ignores the manifest. docs/formats.md describes the format.
+* `resolve_snapshot`, `find_snapshots`: one snapshot, and all below a directory.
+* `Manifest`, `write_manifest`, `read_manifest`: sizes and checksums of the files of a snapshot that this package wrote,
+  in a file beside `_metadata`. Flink reads only files that `_metadata` names, so that it ignores the manifest.
+  docs/formats.md describes the format.
+* `SnapshotWriter`: the publication of a new snapshot; `delete_files`, `move_files`: removal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The plan of an upgrade: changes of state, savepoint, and down time, predicted before and measured after.
 
-Down time is predicted from earlier measurements, and measured from the record of an upgrade. A figure comes from the
-best source that there is: a rehearsal, the start of the running job as its cluster has timed it, an earlier upgrade of
-the job; else it is assumed. The prediction says which.
+* `DownTime`, `predict_down_time`, `measure_down_time`: down time is predicted from earlier measurements, and measured
+  from the record of an upgrade. A figure comes from the best source that there is: a rehearsal, the start of the
+  running job as its cluster has timed it, an earlier upgrade of the job; else it is assumed. The prediction says which.
+* `UpgradePlan`, `plan_upgrade`: the plan; `check_job`, `check_clusters`: its preconditions.
 """
 
 from __future__ import annotations

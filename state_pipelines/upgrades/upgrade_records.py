@@ -1,14 +1,14 @@
 """Records of upgrades on the storage beside the results, and the lease of a job, which one process at a time holds.
 
-A record is one JSON file, which is replaced as a whole. It is written before a step begins something that cannot be
-repeated, and after the step has ended, so that another process can go on where one was killed. The ids of the jobs that
-an upgrade starts, and of the savepoints that it triggers, follow from the id of the upgrade: whatever was submitted
-before a process was killed is found under the same id.
-
-The lease of a job: of all processes that upgrade one job, on any machine, one at a time holds it. A lease is a file
-with a number; the newest one counts. A process that wants it creates the next file, which the storage lets only one do,
-after the holder has released it, or has died: its process is gone, or, on another machine, it has not renewed the lease
-for `LEASE_SECONDS`. A holder asks before everything that it does to a cluster whether the lease is still its own.
+* `Lease`, `take_lease`, `hold_lease`: of all processes that upgrade one job, on any machine, one at a time holds the
+  lease. A lease is a file with a number; the newest one counts. A process that wants it creates the next file, which
+  the storage lets only one do, after the holder has released it, or has died: its process is gone, or, on another
+  machine, it has not renewed the lease for `LEASE_SECONDS`. A holder asks before everything that it does to a cluster
+  whether the lease is still its own.
+* `UpgradeRecord`, `RecordDirectory`: a record is one JSON file, which is replaced as a whole. It is written before a
+  step begins something that cannot be repeated, and after the step has ended, so that another process can go on where
+  one was killed. The ids of the jobs that an upgrade starts, and of the savepoints that it triggers, follow from the id
+  of the upgrade: whatever was submitted before a process was killed is found under the same id.
 """
 
 from __future__ import annotations

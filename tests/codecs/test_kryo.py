@@ -31,7 +31,6 @@ from state_pipelines.codecs.kryo import (
     FieldLists,
     Version,
     dump_classes,
-    kryo_version,
     load_classes,
     parse_type,
     read_kryo,
@@ -110,10 +109,6 @@ def test_bytes_of_flink_are_written_again(version: int, type_class: str, raw: st
 def test_the_end_of_a_graph_in_the_middle_is_found() -> None:
     reader = Reader(bytes.fromhex("030148617373ef" + "ffff"))
     assert (read_kryo(reader, serializer(), 5), reader.remaining) == ("Hasso", 2)
-
-
-def test_metadata_up_to_version_4_means_kryo_2() -> None:
-    assert [kryo_version(version) for version in (2, 4, 5, 6)] == [2, 2, 5, 5]
 
 
 def test_ids_from_85_on_are_the_registrations_of_the_snapshot() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from state_pipelines import operatorstate
 from state_pipelines.binary.data_views import Writer
 from state_pipelines.binary.snappy_frames import STREAM_ID, compress_chunks, iter_chunks
-from state_pipelines.codecs.kryo import kryo_version
 from state_pipelines.codecs.programs import Encoded, compile_layout, encode_array
 from state_pipelines.codecs.serializer_layouts import LayoutContext, derive_layout
 from state_pipelines.errors import FormatError, NotFoundError, StateError, UnsupportedError, UsageError
@@ -47,6 +46,7 @@ from state_pipelines.operatorstate import (
 from state_pipelines.serializers.build import basic, pojo
 from state_pipelines.serializers.state_meta_info import broadcast_state, operator_list
 from state_pipelines.serializers.tree import ClassBound, ClassBoundKind
+from state_pipelines.snapshot.snapshot_files import FIRST_VERSION_OF_FLINK_2
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -467,7 +467,8 @@ def test_compressed_files_that_flink_wrote_are_written_chunk_for_chunk(path: Pat
 
 @pytest.mark.parametrize("path", snapshots(), ids=str)
 def test_elements_that_flink_wrote_use_up_their_bytes(path: Path) -> None:
-    context = LayoutContext(kryo_version(read_metadata(path.read_bytes(), str(path)).version))
+    version = read_metadata(path.read_bytes(), str(path)).version
+    context = LayoutContext(5 if version >= FIRST_VERSION_OF_FLINK_2 else 2)
     for data, handle in operator_files(path):
         file = read_operator_file(data, handle, str(path))
         for info in (*file.header.lists, *file.header.broadcasts):

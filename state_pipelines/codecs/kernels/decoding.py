@@ -1,8 +1,8 @@
-"""The decoding kernel: runs a compiled layout over many records and appends to columns.
+"""Decoding kernel: a compiled layout run over many records, whose values are appended to columns.
 
-Decoding kernel of the cells of binary rows, arrays and maps (table runtime). A cell is the slot of a field or an
-element of an array. Instructions work on a stack of blocks (see `opcodes`); every offset that a block holds is checked
-against its end. The most frequent instructions are in `decoding` itself.
+`decode` has the most frequent instructions itself. `read_cell` decodes the cells of binary rows, arrays and maps (table
+runtime). A cell is the slot of a field or an element of an array. Its instructions work on a stack of blocks (see
+`opcodes`); every offset that a block holds is checked against its end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The encoding kernel: takes values from columns and writes records; the mirror of `decoding`.
+"""Encoding kernel: values taken from columns and written as records; the mirror of `decoding`.
 
-Writing the cells of binary rows, arrays and maps; the mirror of `cells`. Blocks grow at their end: bit set and slots
-first, all zero, then the variable-length data, padded to 8 bytes.
+`write_cell` writes the cells of binary rows, arrays and maps; the mirror of `decoding.read_cell`. Blocks grow at their
+end: bit set and slots first, all zero, then the variable-length data, padded to 8 bytes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Kernels of text: Flink's `StringValue`, Java's modified UTF-8, and decimal text of big numbers.
 
-The encodings are those of `binary.data_views`, which reads and writes one value at a time.
-
-Kernels between two's complement bytes and decimal text, for `java.math.BigInteger` and `BigDecimal`. Text is what
-`BigDecimal.toString` gives: canonical, so that it determines unscaled value and scale.
+* `decode_text`, `encode_text`, `decode_java_text`, `encode_java_text`: the encodings of `binary.data_views`, which
+  reads and writes one value at a time.
+* `format_numbers`, `parse_numbers`: two's complement bytes to decimal text and back, for `java.math.BigInteger` and
+  `BigDecimal`. Text is what `BigDecimal.toString` gives: canonical, so that it determines unscaled value and scale.
 """
 
 from __future__ import annotations

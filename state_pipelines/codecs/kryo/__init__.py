@@ -1,13 +1,14 @@
 """Kryo: one object graph, without length, in the middle of other data (`KryoSerializer`).
 
 Kryo 2.24 (up to Flink 1.20) and Kryo 5 (from Flink 2.0) write different bytes; the snapshot does not distinguish them.
-The version of `_metadata` does: up to 4 it is Kryo 2, from 5 on Kryo 5 (`kryo_version`).
+The version of `_metadata` does: up to 4 it is Kryo 2, from 5 on Kryo 5
+(`snapshot.snapshot_files.SnapshotFiles.kryo_version`).
 
 Read are the JDK classes of `classes` and `values`, the classes of field lists, and those that Flink's or Kryo's own
 `JavaSerializer` or chill's serializers of Protobuf and Thrift write. Not read are classes with another Kryo serializer
-of their own, the additional registrations of the Scala API, a second object by Java serialization in one
-graph (such as a second `Locale` of Kryo 2), and in Kryo 2 a collection of arrays of a generic class in a field of
-that array class, whose type arguments Kryo's serializer remembers by mistake.
+of their own, the additional registrations of the Scala API, a second object by Java serialization in one graph (such as
+a second `Locale` of Kryo 2), and in Kryo 2 a collection of arrays of a generic class in a field of that array class,
+whose type arguments Kryo's serializer remembers by mistake.
 """
 
 from __future__ import annotations
@@ -40,7 +41,6 @@ __all__ = [
     "JavaType",
     "Version",
     "dump_classes",
-    "kryo_version",
     "load_classes",
     "oldest_metadata_version",
     "parse_type",
@@ -58,13 +58,8 @@ def _table(serializer: tree.Kryo, version: Version, classes: FieldLists, message
     return ClassTable(serializer, version, classes, messages)
 
 
-def kryo_version(metadata_version: int) -> Version:
-    """Return the release line of Kryo that wrote the data of a snapshot whose `_metadata` has this version."""
-    return 2 if metadata_version <= 4 else 5
-
-
 def oldest_metadata_version(version: int) -> int:
-    """Return the oldest `_metadata` version to write for data of a release line of Kryo (see `kryo_version`).
+    """Return the oldest `_metadata` version to write for data of a release line of Kryo.
 
     For Kryo 2 it is 4 (Flink 1.16), because older versions lack the properties of checkpoints.
     """

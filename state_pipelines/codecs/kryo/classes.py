@@ -1,14 +1,16 @@
-"""Classes of Kryo: field lists, registrations that need no declaration, and the primitive encodings.
+"""Classes of Kryo: primitive encodings, field lists, and registrations that need no declaration.
 
-Source: `com.esotericsoftware.kryo.Kryo`, `com.twitter.chill.java`, `FlinkChillPackageRegistrar` of Flink 1.x and its
-successor in `flink-core` 2.x.
+* `read_varlong` to `write_string`: Kryo's primitive encodings: varints, zig-zag numbers, strings, fixed-width numbers
+  of either byte order. Source: `com.esotericsoftware.kryo.io.Input` and `Output`, of Kryo 2.24 (Flink 1.x) and Kryo 5
+  (Flink 2.x).
+* `FieldLists`, `load_classes`, `dump_classes`: field lists, the declarations of the classes whose fields Kryo does not
+  store.
+* `first_ids`, `Shape`, `known_classes`: the registrations and built-in field lists of a release line. Source:
+  `com.esotericsoftware.kryo.Kryo`, `com.twitter.chill.java`, `FlinkChillPackageRegistrar` of Flink 1.x and its
+  successor in `flink-core` 2.x.
 
-Kryo's primitive encodings: varints, zig-zag numbers, strings, fixed-width numbers of either byte order. Source:
-`com.esotericsoftware.kryo.io.Input` and `Output`, of Kryo 2.24 (Flink 1.x) and Kryo 5 (Flink 2.x).
-
-Field lists: declarations of the classes whose fields Kryo does not store. Kryo's `FieldSerializer` writes the values of
-the fields sorted by name, without names, and without the class of a value whose declared type is final. A field list
-gives both, in the syntax of Java source, as YAML:
+Kryo's `FieldSerializer` writes the values of the fields sorted by name, without names, and without the class of a value
+whose declared type is final. A field list gives both, in the syntax of Java source, as YAML:
 
     shop.Order:                         # class, in full as `Class.getName` has it (nested ones with `$`)
       - id: long

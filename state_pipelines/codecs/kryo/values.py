@@ -1,12 +1,12 @@
-"""The class table of a Kryo instance, and values without inner objects.
+"""The class table of a Kryo instance, and the values without inner objects.
 
-Values without inner objects: how Kryo's serializers of JDK classes write them, in each release line. Source:
-`com.esotericsoftware.kryo.serializers.DefaultSerializers` and `TimeSerializers`, `com.twitter.chill.java` (the
-serializers that Flink 1.x registers), `FieldSerializer` for JDK classes that have none of their own.
-
-Class table of a Kryo instance: ids, finality, references, and propagation of type arguments. Source:
-`com.esotericsoftware.kryo.util.DefaultClassResolver`, `Kryo.isFinal`, `ReferenceResolver.useReferences`,
-`org.apache.flink.api.java.typeutils.runtime.KryoUtils.applyRegistrations`.
+* `ClassTable`: ids, finality, references, and propagation of type arguments. Source:
+  `com.esotericsoftware.kryo.util.DefaultClassResolver`, `Kryo.isFinal`, `ReferenceResolver.useReferences`,
+  `org.apache.flink.api.java.typeutils.runtime.KryoUtils.applyRegistrations`.
+* `Leaf`, `find_leaf`: values without inner objects, as Kryo's serializers of JDK classes write them in each release
+  line. Source: `com.esotericsoftware.kryo.serializers.DefaultSerializers` and `TimeSerializers`,
+  `com.twitter.chill.java` (the serializers that Flink 1.x registers), `FieldSerializer` for JDK classes that have none
+  of their own.
 """
 
 from __future__ import annotations

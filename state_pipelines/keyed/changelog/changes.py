@@ -1,26 +1,25 @@
-"""Logged changes: their bytes, the groups and streams of them, and checks of the handles that name these.
+"""Logged changes of keyed state: their bytes, the groups and streams of them, and checks of the handles that name them.
 
-A change is an operation, a state id and the key, namespace and value of the operation; metadata changes name the
-state after an id. Changes lie in change sets, grouped by key group, the metadata (key group -1) first; change sets lie
-in streams, whose first byte says whether the rest is one snappy framed stream.
-Source: `AbstractStateChangeLogger`, `KvStateChangeLoggerImpl`, `ChangelogBackendLogApplier`, `StateChangeFormat`,
-`StateChangeFsUploader`, `ChangelogStreamWrapper`.
+A change is an operation, a state id and the key, namespace and value of the operation; metadata changes name the state
+after an id. Changes are stored in change sets, grouped by key group, the metadata (key group -1) first; change sets are
+stored in streams, whose first byte says whether the rest is one snappy framed stream.
 
-The uncompressed data of streams of change sets, after the byte that marks compression. Positions count as the handles
-of the changes count them, so that the first byte of the data is at 0. Source: `ChangelogStreamWrapper`,
-`StateChangeFormat`.
-
-Finding the groups of a change set, which hold the changes of one key group each, and the changes in them. A change set
-does not say how long its groups are: the lengths of all changes must be passed over. Source: `StateChangeFormat`.
-
-Streams of logged changes: the change sets that a handle names, and their changes by key group. Nothing but the metadata
-changes is decoded when a log is opened. The first read finds where the key groups of its change sets lie; after that
-only the bytes of the wanted key groups are read. A stream is never held as a whole. Source:
-`StateChangelogHandleStreamHandleReader`, `StateChangeFormat`, `ChangelogStreamWrapper`.
-
-Checks of changelog handles against what they say of themselves: numbers of changes, and sizes. Flink does not number
-the handles of a log, so that a handle that is missing shows only where a size tells. Source:
-`ChangelogKeyedStateBackend.buildSnapshotResult`, `FsStateChangelogWriter`, `InMemoryStateChangelogWriter`.
+* `DataChange`, `MetadataChange`, `write_change_set`, `write_change_stream`: the bytes. Source:
+  `AbstractStateChangeLogger`, `KvStateChangeLoggerImpl`, `ChangelogBackendLogApplier`, `StateChangeFormat`,
+  `StateChangeFsUploader`, `ChangelogStreamWrapper`.
+* `ChangeData`, `open_change_data`: the uncompressed data of streams of change sets, after the byte that marks
+  compression. Positions count as the handles of the changes count them, so that the first byte of the data is at 0.
+  Source: `ChangelogStreamWrapper`, `StateChangeFormat`.
+* `read_groups`, `find_groups`: the groups of a change set, which hold the changes of one key group each, and the
+  changes in them. A change set does not say how long its groups are: the lengths of all changes must be passed over.
+  Source: `StateChangeFormat`.
+* `ChangeLog`, `open_change_log`: the change sets that a handle names, and their changes by key group. Only the metadata
+  changes are decoded when a log is opened. The first read finds the key groups of its change sets; after that only the
+  bytes of the wanted key groups are read. A stream is never held as a whole. Source:
+  `StateChangelogHandleStreamHandleReader`, `StateChangeFormat`, `ChangelogStreamWrapper`.
+* `check_changelog_handle`, `find_missing_changes`: handles compared with the numbers of changes, and sizes, that they
+  state. Flink does not number the handles of a log, so that only a size can show that a handle is missing. Source:
+  `ChangelogKeyedStateBackend.buildSnapshotResult`, `FsStateChangelogWriter`, `InMemoryStateChangelogWriter`.
 """
 
 from __future__ import annotations

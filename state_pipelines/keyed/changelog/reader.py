@@ -1,11 +1,12 @@
 """Keyed state of the changelog state backend: a materialized base and the changes since.
 
-Changes are replayed over the base when records are asked for, some key groups at a time. State that has no changes
-passes through as it is. Source: `ChangelogBackendRestoreOperation`, `ChangelogBackendLogApplier`.
-
-Finding the key serializer of a changelog that nothing was materialized for, and that therefore does not name it. A
-candidate is tried on every change: key, namespace and payload must use up its bytes, and the key must hash to the key
-group under which the change was logged. Tuples of basic types are many, so that a sample of changes picks them first.
+* `ChangelogFile`, `open_changelog`: changes are replayed over the base when records are asked for, some key groups at a
+  time. State that has no changes passes through as it is. Source: `ChangelogBackendRestoreOperation`,
+  `ChangelogBackendLogApplier`.
+* `find_key_serializer`: the key serializer of a changelog for which nothing was materialized, so that nothing names it.
+  A candidate is tried on every change: key, namespace and payload must use up its bytes, and the key must hash to the
+  key group under which the change was logged. Tuples of basic types are many, so that a sample of changes selects
+  candidates first.
 """
 
 from __future__ import annotations

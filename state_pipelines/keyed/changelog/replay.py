@@ -1,12 +1,10 @@
 """Replay of logged changes over the records of a state.
 
-Where the last change of a key decides (values, maps, timers), many changes are replayed at once, the others
-one after the other. Source: the appliers in `org.apache.flink.state.changelog.restore`.
-
-States with logged changes: the fields of a change, and the records that result.
-
-Sequential replay of changes whose order matters: lists, and values whose namespaces were merged. Source:
-`ListStateChangeApplier`, `KvStateChangeApplier`, `RocksDBListState`, `AbstractHeapMergingState`.
+* `ChangedState`: the logged changes of a state; `measure` and `span` give the fields of a change.
+* `replay`: the resulting records. Where the last change of a key decides (values, maps, timers), many changes are
+  replayed at once. Source: the appliers in `org.apache.flink.state.changelog.restore`.
+* `replay_in_order`: sequential replay of changes whose order matters: lists, and values whose namespaces were merged.
+  Source: `ListStateChangeApplier`, `KvStateChangeApplier`, `RocksDBListState`, `AbstractHeapMergingState`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """`hashCode` of user classes: derived from their fields, or given as expressions of Java.
 
-Hash codes of Avro records. Source: `GenericData.hashCode`, which `GenericData.Record` and `SpecificRecordBase` call,
-and `Utf8.hashCode`. Releases differ: older ones chain the fields of each record and the elements of each array by
-themselves, from 1, and the bytes of a string from 0; 1.12 carries one running code through nested records and arrays,
-stops before the tenth field or element, and begins strings with 1. Only flat records of up to nine fields without
-strings have one hash in all of them. Other objects (maps and what is in them) have the `hashCode` of their class.
-
-Hash codes of Scala: `##`, case classes and tuples. Sources: `scala.runtime.Statics`,
-`scala.util.hashing.MurmurHash3.productHash`. Up to 2.12 the fields alone are mixed, from 2.13 on the name of the class
-in front of them.
-
-A small language for the `hashCode` of a class. An expression is a pattern over fields, such as `objects(region,
-number)`, or Java arithmetic over `hash(field)` and whole numbers, such as `31 * hash(region) + hash(number)`; patterns
-and arithmetic may be nested.
+* `hash_generic_record`, `hash_records`: Avro records. Releases differ: older ones chain the fields of each record and
+  the elements of each array by themselves, from 1, and the bytes of a string from 0; 1.12 carries one running code
+  through nested records and arrays, stops before the tenth field or element, and begins strings with 1. Only flat
+  records of up to nine fields without strings have one hash in all of them. Other objects (maps and what is in them)
+  have the `hashCode` of their class. Source: `GenericData.hashCode`, which `GenericData.Record` and
+  `SpecificRecordBase` call, and `Utf8.hashCode`.
+* `hash_kryo`: values that Kryo wrote.
+* `mix_product`, `hash_name`: Scala: `##`, case classes and tuples. Up to 2.12 the fields alone are mixed, from 2.13 on
+  the name of the class in front of them. Source: `scala.runtime.Statics`, `scala.util.hashing.MurmurHash3.productHash`.
+* `HashExpression`, `parse_hash_expression`: a small language for the `hashCode` of a class. An expression is a pattern
+  over fields, such as `objects(region, number)`, or Java arithmetic over `hash(field)` and whole numbers, such as `31 *
+  hash(region) + hash(number)`; patterns and arithmetic may be nested.
 
 | pattern | `hashCode` |
 |---|---|

@@ -1,9 +1,9 @@
-"""Java hash codes of whole values: a walk of the serializer beside an Arrow array.
+"""Java hash codes of whole values, and of the keys of records from their bytes.
 
-Sources: `hashCode` of the class of each serializer; `org.apache.flink.types.RowUtils` for rows.
-
-Java hash codes of the keys of records, from their bytes. Keys of the most frequent types are hashed from their bytes;
-others are decoded first.
+* `Hasher`, `hash_codes`: a walk of the serializer beside an Arrow array. Source: `hashCode` of the class of each
+  serializer; `org.apache.flink.types.RowUtils` for rows.
+* `KeyHasher`, `make_key_hasher`, `find_key_group`: keys of records. Keys of the most frequent types are hashed from
+  their bytes; others are decoded first.
 """
 
 from __future__ import annotations

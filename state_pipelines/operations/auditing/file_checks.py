@@ -1,8 +1,9 @@
 """Audit of the files of a snapshot: existence, size, directory, segments that do not overlap, and the manifest.
 
-Owners of directories in the layout of Flink's checkpoints (`AbstractFsCheckpointStorageAccess`). A job writes
-`<root>/<job id>/chk-<n>` for each checkpoint, and beside them `shared` and `taskowned`; logged changes are in
-`<base>/<job id>/dstl` (`FsStateChangelogStorage`).
+* `audit_files`, `audit_manifest`: the findings.
+* `find_owner`: owners of directories in the layout of Flink's checkpoints (`AbstractFsCheckpointStorageAccess`). A job
+  writes `<root>/<job id>/chk-<n>` for each checkpoint, and beside them `shared` and `taskowned`; logged changes are in
+  `<base>/<job id>/dstl` (`FsStateChangelogStorage`).
 """
 
 from __future__ import annotations

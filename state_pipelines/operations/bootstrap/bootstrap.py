@@ -1,11 +1,11 @@
-"""Bootstrapping a savepoint: new states of some operators, alone or on top of a snapshot.
+"""Bootstrap of a savepoint: new states of some operators, alone or on top of a snapshot.
 
-The steps are the same for every engine that gives rows (`RowEngine`): types of the columns, descriptions, plan,
-encoding in tasks, merging in tasks, proof, publication.
-
-Offsets of Kafka partitions as the state of a Kafka source: splits of its readers, and its enumerator. Source:
-`org.apache.flink.connector.kafka.source.enumerator.KafkaSourceEnumerator` (`getSplitOwner`),
-`KafkaSourceEnumStateSerializer`, `SourceCoordinator.writeCheckpointBytes`.
+* `plan_bootstrap`, `BootstrapPlan`: the steps are the same for every engine that gives rows (`RowEngine`): types of the
+  columns, descriptions, plan, encoding in tasks, merging in tasks, proof, publication.
+* `read_offsets`, `assign_splits`, `make_coordinator`: offsets of Kafka partitions as the state of a Kafka source:
+  splits of its readers, and its enumerator. Source:
+  `org.apache.flink.connector.kafka.source.enumerator.KafkaSourceEnumerator` (`getSplitOwner`),
+  `KafkaSourceEnumStateSerializer`, `SourceCoordinator.writeCheckpointBytes`.
 """
 
 from __future__ import annotations

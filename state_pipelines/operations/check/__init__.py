@@ -1,1 +1,1 @@
-"""`check`: will the state of a snapshot restore in a new job?"""
+"""`check`: the verdict whether the state of a snapshot restores in a new job."""

@@ -1,9 +1,9 @@
-"""`check`: will the state of a snapshot restore in a new job? The answer before anything is deployed.
+"""`check`: the verdict whether the state of a snapshot restores in a new job, before anything is deployed.
 
 An operator loses its state when its uid changes, or when it has none and the job changes: Flink then generates its id
 from the topology. The state still has its names and types, by which its new operator is found. The order of operators
-in `_metadata` says nothing: Flink keeps them in a hash map (`PendingCheckpoint`).
-Source: `Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`, `RocksDBKeyedStateBackend`,
+in `_metadata` says nothing: Flink keeps them in a hash map (`PendingCheckpoint`). Source:
+`Checkpoints.loadAndValidateCheckpoint`, `StateAssignmentOperation`, `RocksDBKeyedStateBackend`,
 `HeapKeyedStateBackend`, `DefaultOperatorStateBackend`, `RegisteredKeyValueStateBackendMetaInfo`.
 """
 

@@ -1,6 +1,8 @@
 """`diff`: the differences between two snapshots of any format and backend.
 
-found = diff(open_snapshot("s3://bucket/savepoint-1a2b"), open_snapshot("s3://bucket/savepoint-9f0e"))
+For example:
+
+    found = diff(open_snapshot("s3://bucket/savepoint-1a2b"), open_snapshot("s3://bucket/savepoint-9f0e"))
 """
 
 from __future__ import annotations

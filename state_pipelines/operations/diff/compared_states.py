@@ -1,20 +1,17 @@
-"""States and properties of both snapshots, compared: digests first, then only the key groups that differ.
+"""States and properties of two snapshots, compared: digests first, then only the key groups that differ.
 
-Records as hashes: which of them only one of two sides has, and which have another value. A record is two numbers, the
-hash of its key and that of its key and value. So two sides of any format are joined by sorting numbers, and no more
-than these is held.
-
-Records of keyed state on both sides: digests per key group first, then only the key groups that differ. Key groups that
-differ are read once more, as hashes, and a last time for the examples. Each step is tasks that processes or threads
-share; none holds more than a window of records, or the hashes of `BUDGET` records of either side.
-
-Operator state, raw state and data in flight on both sides. Elements of list state have no keys, so that the number of
-equal elements over all subtasks counts. Pairs of broadcast state are compared by their keys, in one copy, since every
-subtask has the same one. Raw keyed state is compared by key group, network buffers by channel and index.
-
-Properties of both snapshots that `diff` compares besides records. Properties that say where, when and in which format a
-snapshot was taken are shown and do not count: path, kind, checkpoint id, fingerprint, sizes, formats of keyed state,
-names that only some versions of Flink store.
+* `Hashes`, `join_hashes`: records as hashes: which of them only one of two snapshots has, and which have another value.
+  A record is two numbers, the hash of its key and that of its key and value. So two snapshots of any format are joined
+  by sorting numbers, and no more than these is held.
+* `DigestFile`, `CompareGroups`, `ShowRecords`: tasks on records of keyed state: digests per key group; then hashes of
+  the key groups that differ, which are read once more; then the examples, in a last read. Processes or threads share
+  the tasks; none holds more than a window of records, or the hashes of `BUDGET` records of either snapshot.
+* `CompareUnkeyed`: operator state, raw state and data in flight. Elements of list state have no keys, so that the
+  number of equal elements over all subtasks counts. Pairs of broadcast state are compared by their keys, in one copy,
+  since every subtask has the same one. Raw keyed state is compared by key group, network buffers by channel and index.
+* `compare_snapshots`, `compare_operators`, `compare_states`: properties besides records. Properties that say where,
+  when and in which format a snapshot was taken are shown and do not count: path, kind, checkpoint id, fingerprint,
+  sizes, formats of keyed state, names that only some versions of Flink store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From the states of an operator and a chain of revisions to one data flow per new state.
+"""Planner of migrations: the states of an operator and a chain of revisions as one data flow per new state.
 
 Everything that can be refused is refused here, before any data are read.
 """

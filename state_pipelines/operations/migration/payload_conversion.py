@@ -1,4 +1,4 @@
-"""From one payload to another as a whole: by field names, under other class names, collections out of Kryo."""
+"""Conversion of a payload to another as a whole: by field names, under other class names, collections out of Kryo."""
 
 from __future__ import annotations
 

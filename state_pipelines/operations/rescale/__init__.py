@@ -1,7 +1,9 @@
 """Rescaling: the same state for another parallelism, other key groups, or other operators.
 
-request = RescaleRequest(parallelism=6, max_parallelism=1024)
-rescale(open_snapshot("s3://bucket/savepoint-1a2b"), "s3://bucket/rescaled", request)
+For example:
+
+    request = RescaleRequest(parallelism=6, max_parallelism=1024)
+    rescale(open_snapshot("s3://bucket/savepoint-1a2b"), "s3://bucket/rescaled", request)
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""State at another parallelism: sections and elements are reused or copied as bytes, nothing is decoded.
+"""Files of a snapshot at another parallelism: sections and elements are reused or copied as bytes, nothing is decoded.
 
-Redistribution of the elements of operator state when the parallelism changes. `SPLIT_DISTRIBUTE` and `BROADCAST` state
-goes where `RoundRobinOperatorStateRepartitioner` puts it. `UNION` state does not: Flink gives every entry to every
-subtask on each restore, so that a snapshot must hold it once in all.
+* `assemble_keyed`: key-group sections of keyed state.
+* `redistribute`, `assemble_operator`: elements of operator state when the parallelism changes. `SPLIT_DISTRIBUTE` and
+  `BROADCAST` state is distributed as by `RoundRobinOperatorStateRepartitioner`. `UNION` state is not: Flink gives every
+  entry to every subtask on each restore, so that a snapshot must hold it once in all.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Records that move to other key groups and files, as bytes: the plan of an operator, its tasks and stages.
+"""Records moved to other key groups and files, as bytes: the plan of an operator, its tasks and stages.
 
-Moving records to other key groups and files: bytes only, no value is decoded. Under a new max parallelism any record
-can come to lie in any file. `Shuffle` sorts a part of an old file into a spill, `Gather` writes the file of one new
-subtask from all spills. Where key groups stay, `Collect` writes that file from the old ones at once. Each is a task
-that any thread or process can do, and that can be done again.
+No value is decoded. Under a new max parallelism any record can be stored in any new file.
+
+* `Shuffle` sorts a range of an old file into a spill, `Gather` writes the file of one new subtask from all spills.
+  Where key groups stay, `Collect` writes that file from the old ones at once. Each is a task that any thread or process
+  can do, and that can be done again.
+* `RescalePlan`, `OperatorTasks`, `move_records`: the plan and its stages.
 """
 
 from __future__ import annotations

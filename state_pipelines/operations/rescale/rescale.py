@@ -1,11 +1,11 @@
-"""From an old snapshot to a rescaled one: planned as a whole, written in stages, proven, published.
+"""Rescaling of a snapshot: planned as a whole, written in stages, proven, published.
 
-Planning of the change of each operator; everything impossible is refused here, before anything is written. State whose
-key groups stay and whose files fit together is reused, or copied as ranges of bytes (`assembly`). Other keyed state is
-moved record by record (`records`).
-
-Splits that a source knows, so that more subtasks than splits are noticed: those would stay idle. The readers hold the
-splits that are assigned, the enumerator (coordinator state) those that are not yet.
+* `plan_operator`, `plan_rescale`: the change of each operator; everything impossible is refused here, before anything
+  is written. State whose key groups stay and whose files are compatible is reused, or copied as ranges of bytes
+  (`assembly`). Other keyed state is moved record by record (`records`).
+* `count_splits`: splits that a source knows, so that more subtasks than splits are noticed: those would stay idle. The
+  readers hold the splits that are assigned, the enumerator (coordinator state) those that are not yet.
+* `run_rescale`, `rehearse`, `rescale`: the operation.
 """
 
 from __future__ import annotations

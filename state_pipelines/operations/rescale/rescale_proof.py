@@ -1,13 +1,13 @@
 """The proof of a rescaling: counts, bytes and digests of every state before and after.
 
-They do not depend on the order of records nor on their key groups.
+The digests do not depend on the order of records nor on their key groups. Keyed state is read by the readers that all
+other code uses, and not by the writers of the new files. Operator state is compared by its stored bytes, and raw keyed
+state by the bytes of its sections.
 
-Keyed state is read by the readers that everything else uses, and not by what wrote the new files. Operator state is
-compared by its stored bytes (`StoredElements`), and raw keyed state by the bytes of its sections.
-
-Operator state as stored bytes, for the proof of a rescaling: elements are found by offsets, and nothing is decoded. An
-element ends where the next one begins that any handle names in the same stream. A new handle that leaves out elements
-of an old file does not say where those begin; the old handles do, so that they are given too.
+* `StoredElements`: operator state as stored bytes: elements are found by offsets, and nothing is decoded. An element
+  ends where the next one begins that any handle names in the same stream. A new handle that leaves out elements of an
+  old file does not say where those begin; the old handles do, so that they are given too.
+* `CountKeyed`, `CountOperatorState`: the tasks; `compare_sides`, `report_rescaling`: the result.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Requests for a rescaling, as values and in a file, and the edits of operators that they ask for.
 
+`read_request` and `load_request` read a `RescaleRequest`. JSON is YAML, too.
+
     parallelism: 6                    # of all operators; left out: as it is
     max_parallelism: 1024             # of all operators
     operators:
@@ -21,10 +23,8 @@
     allow_idle_sources: true          # sources may get more subtasks than they know splits
     union_limit: 1073741824           # bytes of union state that a restored job may hold in all its subtasks together
 
-JSON is YAML, too.
-
-Operators of a snapshot renamed, dropped, taken from another one, or put beside those of a snapshot to be merged. All of
-this changes metadata alone; no state is read.
+`edit_operators`: operators of a snapshot renamed, dropped, taken from another one, or added to those of a snapshot to
+be merged. All of this changes metadata alone; no state is read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Decisions about snapshots, files and directories: which stay, and which go unless there is a doubt.
 
-Names that Flink and this package write below the roots of checkpoints and savepoints. Sources:
-`AbstractFsCheckpointStorageAccess`, `FsCheckpointStreamFactory`, `FileMergingSnapshotManager`,
-`FsStateChangelogStorage`, and the recoverable writers of Flink's file systems.
+* `Area`, `find_area`: names that Flink and this package write below the roots of checkpoints and savepoints. Source:
+  `AbstractFsCheckpointStorageAccess`, `FsCheckpointStreamFactory`, `FileMergingSnapshotManager`,
+  `FsStateChangelogStorage`, and the recoverable writers of Flink's file systems.
+* `decide`: the `Decision` about each snapshot; `FileJudge`: about each file.
 """
 
 from __future__ import annotations

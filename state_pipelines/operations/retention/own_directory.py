@@ -1,13 +1,13 @@
 """The directory `_retention` of a root: pins and the audit log.
 
-Whoever can write to a root can put symbolic links there, which would lead retention to the files of somebody else, such
-as the quarantine of another root. Links in this directory are refused, wherever they lead.
-
-Audit log of retention: every path that was to be deleted, with the outcome, as JSON lines. The log is a directory with
-a directory per run. Before a run deletes anything, it writes `000000-started.jsonl`: a line about itself and a line per
-path that it is going to delete. It writes a file per batch with the outcomes, and `…-finished.jsonl` when nothing is
-left to do. No file is ever changed, so any storage can hold the log, and a run that was killed is recognized and can be
-continued.
+* `require_no_link`: whoever can write to a root can put symbolic links there, which would lead retention to files of
+  others, such as the quarantine of another root. Links in this directory are refused, wherever they lead.
+* `Pin`, `read_pins`, `pin_snapshot`, `unpin_snapshot`: pins.
+* `AuditLog`, `open_audit_log`: every path that was to be deleted, with the outcome, as JSON lines. The log is a
+  directory with a directory per run. Before a run deletes anything, it writes `000000-started.jsonl`: a line about
+  itself and a line per path that it is going to delete. It writes a file per batch with the outcomes, and
+  `…-finished.jsonl` when nothing is left to do. No file is ever changed, so any storage can hold the log, and a run
+  that was killed is recognized and can be continued.
 """
 
 from __future__ import annotations

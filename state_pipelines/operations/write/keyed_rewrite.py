@@ -1,13 +1,13 @@
 """New files of keyed state: some states encoded again, all others copied as bytes.
 
-Two steps, each of which any number of tasks can share. `spills.write_state_spill` encodes rows of one state into
-a spill, in whatever order they come; `merge_spills` writes the final file of one subtask from spills and from the old
+Two steps, each of which any number of tasks can share. `spills.write_state_spill` encodes rows of one state into a
+spill, in whatever order they come; `merge_spills` writes the final file of one subtask from spills and from the old
 file. States whose records keep their keys need no spill: `merge_spills` rewrites them while it copies the old file
 (`RecordRewrite`). One block of records is held in memory. Of an old file that is not canonical a key group is held
 whole where that is larger.
 
-Canonical files join framed records. For the native formats of the heap and the RocksDB backend, records of spills and
-of the old file go one key group after the other into the files that Flink's backends write.
+Canonical files join framed records. For the native formats of the heap and the RocksDB backend (`NativeFiles`), records
+of spills and of the old file are written one key group after the other into the files that Flink's backends write.
 """
 
 from __future__ import annotations

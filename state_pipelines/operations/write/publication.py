@@ -1,12 +1,12 @@
-"""From an old snapshot and some new files to a new, self-contained savepoint.
+"""Publication of a new, self-contained savepoint from an old snapshot and some new files.
 
-Every file that stays is copied into the new directory under a new name, and handles become relative, so that the result
-can be moved as a whole. On request files are linked there, or only referenced where they are. `_metadata` is written
-last.
-
-Before that, staged metadata are compared with the expected ones. Digests prove the content of files; this proves that
-`_metadata` names these files, each for its subtask and with its offsets, that everything else in it is as expected, and
-that every file is in the directory of the snapshot or an allowed one. No state is read.
+* `plan_copies`: every file that stays is copied into the new directory under a new name, and handles become relative,
+  so that the result can be moved as a whole. On request files are linked there, or only referenced where they are.
+  `_metadata` is written last.
+* `require_staged`, `require_equal`, `require_own_files`: before that, staged metadata are compared with the expected
+  ones. Digests prove the content of files; this proves that `_metadata` names these files, each for its subtask and
+  with its offsets, that everything else in it is as expected, and that every file is in the directory of the snapshot
+  or an allowed one. No state is read.
 """
 
 from __future__ import annotations

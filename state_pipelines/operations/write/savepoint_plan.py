@@ -1,4 +1,4 @@
-"""Writing new state of some operators into one savepoint: beside the states of a base snapshot, or alone.
+"""Plan of a savepoint with new state of some operators: beside the states of a base snapshot, or alone.
 
 Descriptions say what the state is: operators, their keyed states, timers, list and broadcast states; the rows come
 beside them (`operations.bootstrap`, `spark.bootstrap_run`). `plan_savepoint` decides what is written where; tasks

@@ -1,21 +1,23 @@
-"""Rules of compatibility of serializers, and their results for basic and composite ones.
+"""Rules of compatibility of serializers: their registry, their results, and those of basic and composite serializers.
 
-Up to 1.20 the serializers of state with and without TTL are different families. Since 2.0 Flink wraps both sides of
-keyed state before it compares them, so that TTL can be switched on and off; the content of the snapshot is unchanged.
-Of Python functions Flink compares byte arrays, and PyFlink compares nothing, so that declared types decide.
-Source: `TtlAwareSerializerSnapshot`, `TtlAwareSerializerSnapshotWrapper`.
-
-Rules of serializers bound to a class or to parameters, of composites with outer data, and of the table runtime. For
-composites whose outer data are not compared `compare_nested` suffices. SQL types must be unchanged, nothing evolves.
-Source: `SimpleTypeSerializerSnapshot`, `GenericTypeSerializerSnapshot`, `EnumSerializerSnapshot`,
-`ScalaEnumSerializerSnapshot`; coders of Beam; `ProtobufTypeSerializerSnapshot` of flink-datastream-protobuf.
-`resolveOuterSchemaCompatibility` of `GenericArraySerializerSnapshot`, `NullableSerializerSnapshot`,
-`RowSerializerSnapshot`, `LinkedListSerializerSnapshot`, `TwoPhaseCommitSinkFunction`, `NFAStateSerializerSnapshot` and
-the Scala serializers, and `resolveSchemaCompatibility` of those of flink-scala-api. `TupleSerializerSnapshot` and
-`ExternalSerializerSnapshot` do not compare their outer data. `RowDataSerializerSnapshot`,
-`BinaryRowDataSerializerSnapshot`, `ArrayDataSerializerSnapshot`, `MapDataSerializerSnapshot`,
-`DecimalSerializerSnapshot`, `TimestampDataSerializerSnapshot`, `SortedMapSerializerSnapshot`,
-`RowDataKeySerializerSnapshot`.
+* `resolve`, `rule`, `compare_nested`: the outcome for two serializers, by a rule per node class. For composites whose
+  outer data are not compared `compare_nested` suffices.
+* `wrap_ttl_aware`: TTL. Up to 1.20 the serializers of state with and without TTL are different. Since 2.0 Flink wraps
+  both serializers of keyed state before it compares them, so that TTL can be switched on and off; the content of the
+  snapshot is unchanged. Source: `TtlAwareSerializerSnapshot`, `TtlAwareSerializerSnapshotWrapper`.
+* `compare_python_values`: of Python functions Flink compares byte arrays, and PyFlink compares nothing, so that
+  declared types decide.
+* `compare_class`: serializers bound to a class or to parameters. Source: `SimpleTypeSerializerSnapshot`,
+  `GenericTypeSerializerSnapshot`, `EnumSerializerSnapshot`, `ScalaEnumSerializerSnapshot`; coders of Beam;
+  `ProtobufTypeSerializerSnapshot` of flink-datastream-protobuf.
+* Composites with outer data. Source: `resolveOuterSchemaCompatibility` of `GenericArraySerializerSnapshot`,
+  `NullableSerializerSnapshot`, `RowSerializerSnapshot`, `LinkedListSerializerSnapshot`, `TwoPhaseCommitSinkFunction`,
+  `NFAStateSerializerSnapshot` and the Scala serializers, and `resolveSchemaCompatibility` of those of flink-scala-api.
+  `TupleSerializerSnapshot` and `ExternalSerializerSnapshot` do not compare their outer data.
+* The table runtime: SQL types must be unchanged, nothing evolves. Source: `RowDataSerializerSnapshot`,
+  `BinaryRowDataSerializerSnapshot`, `ArrayDataSerializerSnapshot`, `MapDataSerializerSnapshot`,
+  `DecimalSerializerSnapshot`, `TimestampDataSerializerSnapshot`, `SortedMapSerializerSnapshot`,
+  `RowDataKeySerializerSnapshot`.
 """
 
 from __future__ import annotations
