@@ -416,7 +416,7 @@ def plan_conversion(
     format, compress, files = request.format, request.compress, request.files
     if move and (not verify or files is FileMode.REFERENCE):
         raise UsageError(
-            "a move removes the old snapshot, so that nothing may stay unchecked or be referenced there",
+            "a move removes the old snapshot: it needs the verification, and cannot reference the old files",
             hint="Verify and copy (or link) the files, or do not move",
         )
     removal = plan_removal(snapshot, target) if move else None
@@ -424,7 +424,7 @@ def plan_conversion(
     require_outside(target, snapshot.location.directory)
     if compress is not None and format not in (Format.CANONICAL, Format.HEAP):
         raise UsageError(
-            f"nothing is to be chosen about compression with {format.value}",
+            f"compression cannot be chosen for the format {format.value}",
             hint="RocksDB compresses its own blocks; keep copies files as they are",
         )
     notes: list[str] = []
@@ -540,8 +540,8 @@ def _require_lengths(task: SubtaskConversion, *, lacks_lengths: bool) -> None:
                 continue
             if codec.is_opaque:
                 raise UnsupportedError(
-                    "the state has entries that nothing here reads, and the native format of the heap backend stores "
-                    "no lengths of entries, so that what is written could not be compared",
+                    "the state has entries whose serializer is not known, and the native format of the heap backend "
+                    "stores no lengths of entries, so that the new file could not be compared with the old one",
                     hint="Declare the serializer (`--serializer`), or choose another format",
                 )
             codec.require_ends(first)

@@ -126,9 +126,9 @@ def require_searched(plan: ErasurePlan) -> None:
         operator, reason = unsearched[0]
         more = f", and {len(unsearched) - 1} more" if len(unsearched) > 1 else ""
         raise StateError(
-            f"nobody can say that the keys are gone: some state cannot be searched ({reason}{more})",
+            f"it is not certain that the keys are gone: some state cannot be searched ({reason}{more})",
             where=Where(file=plan.search.path, operator=operator or None),
-            hint="`state-pipelines erase` lists all of it" if more else "",
+            hint="`state-pipelines erase` lists all state that cannot be searched" if more else "",
         )
 
 

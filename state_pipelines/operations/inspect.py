@@ -550,7 +550,7 @@ class OperatorReport:
             if state.undecoded and state.entries != 0:
                 yield f"state {state.name} is shown as bytes: {state.undecoded}"
             elif state.error:
-                yield f"state {state.name} is shown as far as headers tell: {state.error}"
+                yield f"state {state.name} is shown only as far as headers describe it: {state.error}"
 
 
 @dataclass(frozen=True)

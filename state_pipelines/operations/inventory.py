@@ -533,7 +533,9 @@ def find_previous(inventory: Inventory, key: str) -> SnapshotSummary | None:
     """
     found = inventory.find(key)
     if not found or found[0].modified is None:
-        raise NotFoundError(f"the inventory has no time of a snapshot {key}", hint="Materialize the inventory first")
+        raise NotFoundError(
+            f"the inventory does not have the snapshot {key}, or not its time", hint="Materialize the inventory first"
+        )
     # Of several copies, the oldest one has the time at which the snapshot was taken.
     this = found[-1]
     table = inventory.table
@@ -948,7 +950,7 @@ def _gone(key: str, search: _Search, recorded: Collection[str], roots: Sequence[
         if fingerprint and (path in recorded or is_checkpoint):
             there = make_partition_key(search.key.undated, fingerprint)
             return NotFoundError(
-                f"another snapshot took the place of {key}", where=Where(file=path), hint=f"There is {there} now"
+                f"another snapshot has replaced {key}", where=Where(file=path), hint=f"The directory now holds {there}"
             )
     below = ", ".join(map(str, roots)) or "no directory at all"
     if recorded:
@@ -959,5 +961,5 @@ def _gone(key: str, search: _Search, recorded: Collection[str], roots: Sequence[
         )
     return NotFoundError(
         f"there is no snapshot {key}",
-        hint=f"It was deleted or moved, or the key is none that the inventory lists; searched below {below}",
+        hint=f"It was deleted or moved, or it is not a key of the inventory; searched below {below}",
     )

@@ -54,7 +54,7 @@ DESCRIPTIONS = {
     ROW_COUNTS: "every key group has as many records as before",
     KEY_SETS: "the keys are the same as before, none lost and none duplicated",
     KEY_HASHES: "every key is in the key group that its hash gives",
-    KEYS_UNITED: "each new key is there once: as many keys as the new keys of all old entries have different bytes",
+    KEYS_UNITED: "each new key occurs once: there are as many keys as different new keys of all old entries",
     ROUND_TRIP: "upgrade, then downgrade, gives the original values",
     READ_BACK: "the records read back are those that the migration computed",
     OWN: "the rows of the new state meet the expectations of the migration",

@@ -474,7 +474,7 @@ def list_remarks(report: SqlCheckReport) -> list[str]:
     for sink in report.comparison.sinks:
         tables.setdefault(sink.table, []).append(sink.column)
     found += [
-        f"sink {table}: rows that are there keep their {', '.join(columns)} until their key changes"
+        f"sink {table}: rows that it has already written keep their {', '.join(columns)} until their key changes"
         for table, columns in tables.items()
     ]
     sources = [

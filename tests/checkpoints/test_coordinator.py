@@ -396,7 +396,7 @@ def test_a_table_of_a_snapshot_that_is_not_claimed_is_not_published(root: Locati
     job = Job(root, tasks=old.tasks)
     job.coordinator.restore(open_snapshot(str(old.directories.checkpoint(3))))
     trigger = replace(job.coordinator.trigger_checkpoint(), properties=make_properties())
-    with pytest.raises(StateError, match="would not stand alone"):
+    with pytest.raises(StateError, match="would not be self-contained"):
         job.coordinator.complete([task.take(trigger, 3) for task in job.tasks])
     assert reason_of(job) is FailureReason.FINALIZE_CHECKPOINT_FAILURE
     assert listed(old) == [3]

@@ -226,7 +226,7 @@ def test_a_draft_takes_pending_revisions_into_account(call: Callable[..., Called
 def test_nothing_to_draft_writes_nothing(call: Callable[..., Called], tmp_path: Path) -> None:
     called = call("revision", tmp_path, "-m", "same", "--autogenerate", orders().path, orders().path)
     assert called.code == 2
-    assert "nothing has changed that a migration changes" in called.err
+    assert "the new job has no change that needs a migration" in called.err
     assert list(tmp_path.iterdir()) == []
 
 

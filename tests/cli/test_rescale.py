@@ -162,7 +162,7 @@ def test_what_is_not_proven_is_said(call: Call, savepoint: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--dry-run"], "nothing is asked for"),
+        (["--dry-run"], "the request changes nothing"),
         (["--parallelism", "3"], "needs a directory"),
         (["--parallelism", "many", "--dry-run"], "does not have the form [OPERATOR=]N"),
         (["--rename", "orders", "--dry-run"], "does not have the form OPERATOR=UID"),

@@ -125,7 +125,7 @@ def test_another_fingerprint_deletes_nothing(call: Callable[..., Called], root: 
     put(next(root.glob("*/shared")) / UUIDS[1])
     called = call("retain", root, "--apply", fingerprint)
     assert called.code == 1
-    assert f"the plan of now is not {fingerprint}" in called.err
+    assert f"the current plan is not {fingerprint}" in called.err
     assert len(call("retain", root, "--json").json["delete"]) == 2
 
 

@@ -91,7 +91,7 @@ def test_a_new_aggregate_starts_empty() -> None:
     found = run(TOTALS, COUNTED, SAVEPOINT)
     assert found.exit_code == 0
     assert "COUNT(*): starts empty (partial for keys that had rows before, until a backfill)" in found.output
-    assert "sink totals: rows that are there keep their orders until their key changes" in found.output
+    assert "sink totals: rows that it has already written keep their orders until their key changes" in found.output
     assert run(TOTALS, COUNTED, SAVEPOINT, "--strict").exit_code == 1
 
 
@@ -188,7 +188,7 @@ def test_a_change_that_no_migration_carries_out(tmp_path: Path) -> None:
     found = run(pair.old, pair.new, pair.savepoint, "--migrating")
     assert found.exit_code == 1
     assert found.output.startswith("not carried out: ")
-    assert "`sql migrate` does not carry out this change: rows from before do not have o.note" in found.output
+    assert "does not carry out this change: rows from before the savepoint have no value of o.note" in found.output
     assert sp.sql.check(pair.old, pair.new, pair.savepoint).to_json()["obstacle"]
 
 

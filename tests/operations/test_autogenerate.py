@@ -411,7 +411,7 @@ def test_a_state_that_may_have_another_name_is_told() -> None:
 
 def test_nothing_to_draft_is_told() -> None:
     migration, remarks = draft(shape(LONG), shape(LONG))
-    with pytest.raises(MigrationError, match="nothing has changed that a migration changes"):
+    with pytest.raises(MigrationError, match="the new job has no change that needs a migration"):
         format_revision(Draft(migration, tuple(remarks), undecided=False))
 
 

@@ -290,7 +290,7 @@ def test_a_revision_of_values_alone_cannot_be_told() -> None:
     position = find_position(chain, after, BASE)
     assert (position.revision, position.candidates) == (None, ("1", "2"))
     assert position.reasons["2"] == "2 leaves no trace in the serializers of this snapshot"
-    with pytest.raises(MigrationError, match=r"may be at 1 or 2 .*Say where it is with --from"):
+    with pytest.raises(MigrationError, match=r"may be at 1 or 2 .*Give the revision of the snapshot with --from"):
         position.require()
 
 

@@ -333,7 +333,7 @@ def test_an_avro_schema_that_reads_the_old_data(folder: Path) -> None:
         (orders("other: {kind: MAP, value: Long}"), "`key` is missing"),
         (orders("sum: [Long]"), "state sum is not a mapping"),
         (orders("sum: List<Long"), "is not a type"),
-        (orders("sum: Map<Long>"), "takes another number of types"),
+        (orders("sum: Map<Long>"), "has the wrong number of types for Map"),
         ("operators: {late: {states: {first: Long}}}", "the type of the keys is missing"),
         ("parallelism: none", "'none' is not a parallelism"),
         (orders("offers: {avro: missing.avsc}"), "the schema cannot be read"),
@@ -414,7 +414,7 @@ def test_a_schema_goes_for_a_generated_class_that_does_not_tell_its_own() -> Non
 
 
 def test_a_schema_for_a_state_without_avro() -> None:
-    with pytest.raises(UsageError, match="nothing in state sum is Avro"):
+    with pytest.raises(UsageError, match="state sum has no Avro records"):
         replace_avro(OLD, "orders/sum", schema("a"))
 
 

@@ -286,7 +286,7 @@ def test_values_convert_by_field_name() -> None:
             {"convert": {"to": "Pojo<a.B>(x: Long, y: Long)"}},
             "a field y, which the old one lacks",
         ),
-        (row(LONG), {"rename": {"f0": "amount"}}, "go by position"),
+        (row(LONG), {"rename": {"f0": "amount"}}, "positions but no names"),
         (row(LONG), {"add": {"field": "f2", "type": "Int", "default": 1}}, "a new field goes by its position, f1"),
         (ORDER, {"reorder": ["amount", "note", "address"]}, "no order of their own"),
         (row(LONG, INT), {"reorder": ["f1"]}, "names every field once"),
@@ -374,7 +374,7 @@ def test_a_state_becomes_one_of_another_kind(kind: str, payload: tree.Serializer
 
 
 def test_many_values_become_one_only_by_an_expression() -> None:
-    with pytest.raises(MigrationError, match="what happens to the many values"):
+    with pytest.raises(MigrationError, match="does not say how the values of a LIST state become one value"):
         plan(shape(LONG, kind="LIST"), steps=[{"kind": {"to": "VALUE"}}])
 
 
@@ -430,17 +430,22 @@ def test_sessions_go_with_their_contents() -> None:
     assert stages.pop("window-contents") is fl.Keep
     assert set(stages.values()) == {fl.Follow}
     assert len(stages) == 3
-    assert "are all left out go" in made.notes[0]
+    assert "are all left out are dropped" in made.notes[0]
 
 
 RULE = {"merging-window-set": "first"}
 SESSIONS: dict[str, tuple[Any, str | None, tree.Serializer, str]] = {
-    "filter of sessions": ({"filter": {"keep": "true", "reason": "r"}}, "merging-window-set", TIME_WINDOW, "go with"),
+    "filter of sessions": (
+        {"filter": {"keep": "true", "reason": "r"}},
+        "merging-window-set",
+        TIME_WINDOW,
+        "cannot be filtered",
+    ),
     "rule for sessions": (
         {"key": {"type": "Int", "expression": "length(state_key)", "on_equal": RULE}},
         None,
         TIME_WINDOW,
-        "become one where they meet",
+        "are merged as in Flink where they overlap",
     ),
     "contents by chance": (
         {"filter": {"keep": "rand() < 0.5", "reason": "r", "nondeterministic": True}},

@@ -254,7 +254,7 @@ def test_flink_before_2_4_misreads_named_rows(old: tuple[str, ...] | None, targe
 
 def test_places_must_match() -> None:
     long = build.basic("Long")
-    with pytest.raises(UsageError, match="the same subjects, but only one of them has namespace"):
+    with pytest.raises(UsageError, match="only one of the old and the new state has a serializer of the namespace"):
         check_serializers("op", "s", {Subject.VALUE: long}, {Subject.VALUE: long, Subject.NAMESPACE: long})
 
 

@@ -79,7 +79,7 @@ def test_states_exchange_their_names_at_once() -> None:
     ("names", "what"),
     [
         ({"a": "b"}, "there is a state b already"),
-        ({"a": "c", "b": "c"}, "each once"),
+        ({"a": "c", "b": "c"}, "one new name to several states"),
         ({"x": "y"}, "the operator has no state x"),
     ],
 )
@@ -100,7 +100,7 @@ def test_rows_that_are_user_keys_become_others_and_equal_ones_are_added_up() -> 
     assert flow.stage.rule == "SUM(value)"
     assert flow.shape.map_key == parse("RowData(INT)")
     assert "SUM(value)" in tuple(fl.list_sqls(flow))
-    with pytest.raises(MigrationError, match="`on_equal` is about user keys of a map"):
+    with pytest.raises(MigrationError, match="`on_equal` is only for a map whose user keys"):
         plan(
             {"state": "s", "upgrade": [{"kind": {"to": "MAP", "map_key": map_key}}]}, shape("s", "RowData(BIGINT, INT)")
         )

@@ -91,7 +91,7 @@ def test_a_snapshot_that_would_need_other_files_is_not_published(tmp_path: Path)
     with begin(tmp_path) as transaction:
         transaction.stage(old.metadata, old)
         next(each for each in (tmp_path / "new").iterdir() if not each.name.startswith(("_", "."))).unlink()
-        with pytest.raises(ProofError, match="would not stand alone"):
+        with pytest.raises(ProofError, match="would not be self-contained"):
             transaction.commit()
     with begin(tmp_path) as transaction:
         transaction.stage(old.metadata, old, files=FileMode.REFERENCE)

@@ -196,7 +196,7 @@ class Attempt:
             outcome = self._repeat_move(again)
         elif self.name == "restore" and "It was restored before" in again.err:
             outcome = "not needed"
-        elif outcome == "told" and "the plan of now is not" in again.err:
+        elif outcome == "told" and "the current plan is not" in again.err:
             planned = plan_root(self.directory)
             outcome = "new plan"
             if planned["delete"]:

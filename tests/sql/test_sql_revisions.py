@@ -157,7 +157,7 @@ def test_a_backfill_does_not_fill_windows(tmp_path: Path) -> None:
     snapshot = pair.open()
     report = check_plans(load_plan(pair.old), load_plan(more.old), snapshot)
     assert draft_sql_revision(report.comparison, report.binding, snapshot, "changed").migration is not None
-    with pytest.raises(IncompatibleError, match="does not say the values of max_note in each window"):
+    with pytest.raises(IncompatibleError, match="has no values of max_note for each window"):
         draft_sql_revision(report.comparison, report.binding, snapshot, "changed", {"max_note": "notes.parquet"})
 
 
@@ -209,7 +209,7 @@ def test_numbers_of_rows_of_several_distinct_calls_move_with_them(tmp_path: Path
     node["aggCalls"] = [each for each in node["aggCalls"] if each.get("filterArg", -1) < 0]
     node["aggCallNeedRetractions"] = [True] * len(node["aggCalls"])
     Path(pair.new).write_text(json.dumps(content))
-    with pytest.raises(IncompatibleError, match="for 2 calls in another form than for 1") as caught:
+    with pytest.raises(IncompatibleError, match="for 2 DISTINCT calls, and the layout for 1 cannot be made") as caught:
         draft(pair)
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("Keep the DISTINCT calls of the column, or start that query from empty")
+    assert caught.value.hint.startswith("Keep the DISTINCT calls of the column, or start the new query without state")

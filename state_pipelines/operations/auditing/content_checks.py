@@ -96,7 +96,7 @@ class RepeatedKeys:
                 key = records.data[start:end].tobytes()
                 if key in found:
                     raise FormatError(
-                        f"a key stands twice in key group {key_group}",
+                        f"key group {key_group} holds one key twice",
                         where=Where(file=records.file, offset=records.offset + start),
                         hint="The file was changed or written by a faulty tool. Of the two entries Flink would keep "
                         "the one that it reads last",
@@ -258,7 +258,7 @@ def _note_undecoded(operator: OperatorFiles, state: State, reason: str) -> Findi
     return Finding(
         Severity.NOTE,
         Property.RECORDS,
-        f"values were walked as bytes, not decoded: {reason}",
+        f"values were read as bytes, not decoded: {reason}",
         operator=operator.label,
         state=state.label,
     )
@@ -462,8 +462,8 @@ class _FileReader:
         if len(wrong):
             row = int(wrong[0])
             raise FormatError(
-                f"{len(wrong):,} of {len(records):,} keys lie where the job does not look for them: the first one in "
-                f"key group {records.key_groups[row]}, and its hash says {expected[row]}",
+                f"{len(wrong):,} of {len(records):,} keys are in key groups where the job does not find them: the "
+                f"first one is in key group {records.key_groups[row]}, and its hash gives {expected[row]}",
                 where=Where(file=records.file, offset=records.offset + int(records.key_starts[row])),
                 hint="The file, or its offsets in `_metadata`, were changed or written by a faulty tool",
             )

@@ -328,8 +328,8 @@ def _measure(file: Location) -> int | StateError | None:
 _CUT_OFF = "The file was cut off; use an earlier snapshot, or restore the file from a backup"
 _GROWN = "Flink never changes a file that it has written: something else did"
 _APPENDED = (
-    "The state is in front of the rest; but Flink never changes a file that it has written: something else did, "
-    "or a rescaling has reused a part of the file and its manifest is gone"
+    "The extra bytes come after the state and do no harm; but Flink never changes a file that it has written: "
+    "something else did, or `rescale` has reused only the first key groups of the file and the manifest is gone"
 )
 
 
@@ -450,7 +450,7 @@ def _check_segments(file: ReferencedFile, size: int, findings: Findings) -> None
                 f"the segments {before[0]:,} to {before[1]:,} (operator {use.operator}, subtask {use.subtask}) and "
                 f"{after[0]:,} to {after[1]:,} overlap"
             )
-            hint = "At least one of the two handles does not name its own state"
+            hint = "At least one of the two handles names bytes of other state; use an earlier snapshot"
             findings.add(_find(other, file, Property.SEGMENTS, what, offset=after[0], hint=hint))
 
 

@@ -127,7 +127,7 @@ def read_offsets(rows: pa.Table) -> list[KafkaSplit]:
             words = ", ".join(f"{number} {word}" for number, word in STARTING_WORDS.items() if number != NO_OFFSET)
             raise ValueRangeError(
                 f"{offset} is no offset for {label}",
-                hint=f"Give that of the next record to read; of those below 0: {words}",
+                hint=f"Give the offset of the next record to read, or one of {words}",
             )
         if (topic, partition) in splits:
             raise IncompatibleError(f"there are several offsets for {label}", hint="Take the largest one")
@@ -149,7 +149,7 @@ def require_splits(splits: Sequence[KafkaSplit], parallelism: int) -> None:
         known, idle = len(splits), parallelism - len(splits)
         raise UsageError(
             f"the source knows {known} partition{'' if known == 1 else 's'}, so that of its {parallelism} subtasks "
-            f"{idle} would have nothing to read, for whose watermark Flink waits",
+            f"{idle} would have nothing to read, and would hold back the watermark of the job",
             hint=f"Choose at most {known} subtasks, or give the offsets of all partitions: -2 is the earliest record",
         )
 

@@ -457,7 +457,7 @@ class ElementEncoding:
         }
         subtasks = columns[SUBTASK].to_numpy()
         if len(subtasks) and not 0 <= subtasks.min() <= subtasks.max() < self.parallelism:
-            raise UsageError(f"a subtask lies outside 0 to {self.parallelism - 1}")
+            raise UsageError(f"a row has a subtask outside 0 to {self.parallelism - 1}")
         return columns
 
     def _require_new_keys(self, rows: pa.RecordBatch, seen: set[bytes]) -> None:
@@ -471,7 +471,7 @@ class ElementEncoding:
             if key in seen:
                 raise IncompatibleError(
                     f"several rows of the broadcast state have the key {rows.column('map_key')[row].as_py()!r}",
-                    hint="A broadcast state is a map: leave the others out",
+                    hint="A broadcast state is a map: leave only one row of each key",
                 )
             seen.add(key)
 

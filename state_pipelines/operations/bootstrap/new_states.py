@@ -157,7 +157,7 @@ def _type_of_hint(hint: Any, name: str) -> Serializer:
         return type_of_dataclass(hint)
     raise UsageError(
         f"no serializer follows from the type {hint} of {name}",
-        hint='Say it: Annotated[…, "Nullable<List<Nullable<Long>>>"], for example',
+        hint='Give the serializer as text, for example Annotated[…, "Nullable<List<Nullable<Long>>>"]',
     )
 
 
@@ -546,7 +546,7 @@ class NewState:
                 raise UsageError(f"{self.kind} state has no column {', '.join(unknown)}", hint=f"It has {known}")
             for name, given in self.columns.items():
                 if not given:
-                    raise UsageError(f"`columns` names no column that {name} comes from")
+                    raise UsageError(f"`columns` gives no column of the rows for {name}")
             if self.ttl and self.kind not in KEYED_KINDS:
                 raise UsageError(f"{self.kind} state has no time to live")
 

@@ -477,7 +477,7 @@ def check_serializers(
     """
     if old.keys() != new.keys():
         names = ", ".join(sorted(old.keys() ^ new.keys()))
-        raise UsageError(f"the old and the new state need the same subjects, but only one of them has {names}")
+        raise UsageError(f"only one of the old and the new state has a serializer of the {names}: both need one")
     restore = replace(_plan_restore(target, backend, kryo_version), row_names=row_names)
     return tuple(
         judge_subjects(operator, JobState(state, StateKind(kind), old), JobState(state, StateKind(kind), new), restore)

@@ -93,7 +93,7 @@ def find_obstacle(one: State, other: State) -> str:
         return f"not compared: subtasks of the {several[0]} hold the state with different serializers"
     if kryo[0] != kryo[1]:
         return f"not compared: the serializer differs: Kryo {kryo[0]} wrote the one, Kryo {kryo[1]} the other"
-    return "not compared: the serializer differs, in what its readable form does not show"
+    return "not compared: the serializers differ, although they are the same as readable text"
 
 
 def _find_layouts(state: State) -> tuple[lay.Layout, ...] | None:

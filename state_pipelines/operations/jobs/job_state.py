@@ -462,7 +462,7 @@ def read_type(text: str, extraction: TypeExtraction) -> Serializer:
         try:
             return _GENERIC_SERIALIZERS[word](*(read_type(each, extraction) for each in arguments))
         except TypeError:
-            raise UsageError(f"{word} takes another number of types than {text!r} has") from None
+            raise UsageError(f"{text!r} has the wrong number of types for {word}") from None
     return extraction.extract(parse_type(text))
 
 
@@ -631,7 +631,7 @@ def _find_payload(state: JobState) -> tuple[Subject, Serializer]:
         if subject in state.serializers:
             return subject, state.serializers[subject]
     if Subject.VALUE not in state.serializers:
-        raise UsageError(f"state {state.name} has no values", hint="Timers follow the key and the namespace")
+        raise UsageError(f"state {state.name} has no values", hint="Timers consist of a key and a namespace only")
     whole = state.serializers[Subject.VALUE]
     match state.kind, whole:
         case StateKind.LIST, ListOf(element=element):
@@ -661,7 +661,7 @@ def _replace_schema(state: JobState, schema_json: str) -> JobState:
     nodes = [node for node in walk(payload) if isinstance(node, Avro)]
     fitting = [node for node in nodes if _name_record(node.schema_json) == wanted] or nodes
     if not nodes:
-        raise UsageError(f"nothing in state {state.name} is Avro", hint="Describe the state in a file instead")
+        raise UsageError(f"state {state.name} has no Avro records", hint="Describe the state in a file instead")
     if len(set(fitting)) > 1:
         raise UsageError(
             f"state {state.name} holds several kinds of Avro records, none of which is called {wanted}",

@@ -274,7 +274,7 @@ def describe_new_job(
         return describe_upgraded_job(old, release)
     if new is not None and not is_description(new):
         if code.types or code.schemas:
-            raise UsageError("a snapshot of the new job says which types it has", hint="Leave out --type and --avro")
+            raise UsageError("the types of the new job are those of its snapshot", hint="Leave out --type and --avro")
         job = describe_job(open_other(new))
         return replace(job, classes=load_field_lists(code.classes) if code.classes else None)
     return code.describe(old, release, new)

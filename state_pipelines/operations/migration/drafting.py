@@ -229,7 +229,7 @@ def format_revision(draft: Draft) -> str:
     """
     if not draft.migration.changes:
         raise MigrationError(
-            "no revision can be drafted" if draft.remarks else "nothing has changed that a migration changes",
+            "no revision can be drafted" if draft.remarks else "the new job has no change that needs a migration",
             hint="; ".join(draft.remarks),
         )
     heads = ["A draft: check the renamed fields, the defaults and the casts.", *draft.remarks]
@@ -428,7 +428,7 @@ class _Attempt:
         """
         (changed,) = self._plan(old, change).values()
         if not _is_same(changed, new):
-            raise MigrationError(f"the steps lead to {describe(changed.payload)}, not {describe(new.payload)}")
+            raise MigrationError(f"the drafted steps give {describe(changed.payload)}, not {describe(new.payload)}")
 
     def _plan(self, shape: StateShape, change: Change) -> dict[str, StateShape]:
         content = yaml.safe_load(format_migration(Migration("draft", None, "", (change,))))

@@ -328,7 +328,7 @@ def _rename(struct: PayloadStruct, names: tuple[tuple[str, str], ...], context: 
     for old in here:
         struct.find(old)
     if here and not struct.named:
-        raise MigrationError("fields of this family go by position and have no names", hint="`reorder` moves them")
+        raise MigrationError("the fields have positions but no names", hint="`reorder` moves them")
     renamed = tuple(
         replace(slot, name=here[slot.name], member=here[slot.name]) if slot.name in here else slot for slot in slots
     )
@@ -339,7 +339,7 @@ def _rename(struct: PayloadStruct, names: tuple[tuple[str, str], ...], context: 
 
 def _take_collections(struct: PayloadStruct, step: TakeCollections, context: PlanContext) -> tuple[Slot, ...]:
     if not struct.class_names:
-        raise MigrationError("`collections` needs a POJO", hint="`convert` takes values of any family")
+        raise MigrationError("`collections` needs a POJO", hint="`convert` takes values of any serializer")
     changed: dict[str, Slot] = {}
     inside: dict[str, list[tuple[str, tree.Serializer]]] = {}
     for path, of in step.types:
@@ -393,7 +393,7 @@ def _change_inside(node: Node, sql: str, step: _FieldStep, context: PlanContext,
         changed, columns = _apply(node, step, f"{sql}.", context)
         return changed, f"CASE WHEN {sql} IS NOT NULL THEN {make_struct(columns)} END"
     if not into.startswith("[]"):
-        raise MigrationError(f"`{into}` is no part of a path", hint="Elements of a list and values of a map go by `[]`")
+        raise MigrationError(f"`{into}` is not allowed in a path", hint="`[]` reaches list elements and map values")
     inner = into.removeprefix("[]")
     # Lambdas may be nested: a suffix gives the variables of each level names of their own.
     suffix = f"_{len(inner) // 2 + 1}" if inner else ""
@@ -417,7 +417,7 @@ def _change_inside(node: Node, sql: str, step: _FieldStep, context: PlanContext,
     what = describe(node) if isinstance(node, tree.Serializer) else "a part of an Avro schema"
     raise MigrationError(
         f"`[]` stands for the elements of a list, set or array, or the values of a map; this is {what}",
-        hint="`convert` takes values of any family",
+        hint="`convert` takes values of any serializer",
     )
 
 
@@ -465,7 +465,7 @@ def plan_columns(
             return replace(payload, fields=(changed, *rest)), flows.Project((("f0", first), *others))
     raise MigrationError(
         f"`columns` needs a row of the table runtime, this is {describe(payload)}",
-        hint="`convert` takes values of any family",
+        hint="`convert` takes values of any serializer",
     )
 
 
@@ -485,7 +485,7 @@ def _change_row(row: tree.RowData, step: ColumnsStep, name: str, context: PlanCo
             of = old.type
         else:
             raise MigrationError(
-                f"the type of column {each.name} is not said", hint="Only a column of the old row keeps its type"
+                f"the type of column {each.name} is missing", hint="Only a column of the old row keeps its type"
             )
         assert isinstance(of, SqlColumn)
         sql = old.sql if old is not None else enclose(each.expression)

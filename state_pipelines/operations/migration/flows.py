@@ -532,21 +532,23 @@ def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundT
     ways = {old: way for old, way in plan.back.states.items() if name in find_reads(way) and old in sources}
     kept = bool(find_filters(flow))
     if kept and flow.shape.kind == StateKind.TIMER:
-        return RoundTrip(note="the timers that are left have no values")
+        return RoundTrip(note="the timers that are kept have no values to compare")
     if kept:
         # Rows that are left out cannot be restored. The other ones can be compared only if each new row comes from
         # one old row, and leads back to it.
         way = plan.back.states.get(sources[0])
         alone = way is not None and len(sources) == 1 and find_reads(way) == (name,)
         if way is None or not alone or not (is_aligned(flow) and is_aligned(way) and keeps_rows(way)):
-            return RoundTrip(note="not judged, since rows were left out before other rows were made from them")
+            return RoundTrip(
+                note="values are not compared: rows were left out, and new rows need not come from one old row"
+            )
     shapes = {each.state: each.shape for each in walk_flow(flow) if isinstance(each, Read)}
     found = [
         Return(old, shapes[old], way, find_losses(plan, old, way) | losses, kept)
         for old, way in ways.items()
         if old not in judged
     ]
-    return RoundTrip(tuple(found), "" if found else "judged with another state that the same rows became")
+    return RoundTrip(tuple(found), "" if found else "values are compared as those of another state of the same rows")
 
 
 Column = tuple[str, str]

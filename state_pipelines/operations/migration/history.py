@@ -132,7 +132,7 @@ class Position:
         """
         if self.revision is not None:
             return self.revision
-        raise MigrationError(self.explain(), hint="Say where it is with --from REVISION")
+        raise MigrationError(self.explain(), hint="Give the revision of the snapshot with --from REVISION")
 
     def explain(self) -> str:
         """Return the reason why the revision is not known; empty if it is known."""
@@ -179,7 +179,7 @@ def find_position(revisions: Sequence[Migration], schemas: Schemas, base: str) -
     # are preferred.
     fitting = [index for index in fitting if findings[index].exact] or fitting
     reasons = {
-        name: each.refused or "the serializers of another position fit better"
+        name: each.refused or "the serializers fit another revision better"
         for index, (name, each) in enumerate(zip(names, findings, strict=True))
         if index not in fitting
     }

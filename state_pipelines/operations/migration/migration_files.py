@@ -223,7 +223,7 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
     of_operator = any(map(_changes_operator, upgrade))
     if of_operator and "state" in content:
         raise MigrationError(
-            "`key`, `filter` with `by`, and `rename_state` of several change a whole operator",
+            "`key`, `filter` with `by`, and `rename_state` of several states change a whole operator",
             where=Where(path=where or None),
             hint="Leave `state` out of this change",
         )
@@ -238,7 +238,8 @@ def _parse_change(content: dict[str, Any], directory: Path, where: str) -> Chang
     for step in (*upgrade, *downgrade):
         if of_operator != _changes_operator(step):
             raise MigrationError(
-                "a change of the operator has only steps `key`, `filter` with `by`, and `rename_state` of several",
+                "a change of a whole operator has only the steps `key`, `filter` with `by`, and `rename_state` of "
+                "several states",
                 where=Where(path=where or None),
                 hint="Put the steps on states into changes of their own (`changes`)",
             )

@@ -545,7 +545,7 @@ class _Planner:
             raise MigrationError("the operator has no keyed state, whose key could change")
         for name, flow in keyed.items():
             if flow.shape.kind not in (*KEYED_KINDS, StateKind.TIMER):
-                raise UnsupportedError(f"{flow.shape.kind} state cannot follow another key", where=Where(state=name))
+                raise UnsupportedError(f"the key of {flow.shape.kind} state cannot be changed", where=Where(state=name))
         return keyed
 
     def _rekey(self, step: st.Key) -> None:
@@ -557,7 +557,7 @@ class _Planner:
         except (UnsupportedError, UsageError) as error:
             raise MigrationError(
                 f"{describe(key)} cannot be a key here: {error.what}",
-                hint="Flink files a key by its hashCode(), which must be known",
+                hint="Flink derives the key group of a key from its hashCode(), which must be known",
             ) from None
         keyed = self._list_keyed()
         rules = {find_java_name(name, keyed): rule for name, rule in step.on_equal}
@@ -569,7 +569,7 @@ class _Planner:
             sessions.require_followed(nondeterministic=step.nondeterministic)
             if sessions.windows in rules:
                 raise MigrationError(
-                    f"`on_equal` names {sessions.windows}, whose sessions become one where they meet",
+                    f"`on_equal` names {sessions.windows}, whose sessions are merged as in Flink where they overlap",
                     hint=f"Name the contents: {', '.join(sessions.contents) or 'there are none'}",
                 )
         for name, flow in keyed.items():
@@ -586,7 +586,7 @@ class _Planner:
             return filtered
         if subject == sessions.windows:
             raise MigrationError(
-                f"the sessions of {subject} go with their contents",
+                f"{subject} cannot be filtered: a session is dropped when all its contents are",
                 hint=f"Filter {', '.join(sessions.contents) or 'another state'}",
             )
         sessions.require_followed(nondeterministic=step.nondeterministic)
@@ -598,7 +598,8 @@ class _Planner:
             stage = flows.Follow(followed, flow, filtered, step.reason)
             self.states[name] = Apply(before[name], stage, before[name].shape)
         self.notes.append(
-            f"sessions whose contents in {subject} are all left out go, and so do their entries in {', '.join(others)}"
+            f"sessions whose contents in {subject} are all left out are dropped, with their entries in "
+            f"{', '.join(others)}"
         )
         return filtered
 

@@ -441,7 +441,7 @@ def _json_type(kind: pa.DataType) -> str:
         return f"struct<{', '.join(f'{quote_name(each.name)}: {_json_type(each.type)}' for each in kind)}>"
     if kind not in _JSON_TYPES:
         raise MigrationError(
-            f"elements of type {kind} have no form in JSON that is read back",
-            hint="Declare the classes (`--classes`), so that the field is no JSON",
+            f"elements of type {kind} cannot be read from the JSON in which the collection is shown",
+            hint="Declare the classes (`--classes`), so that the field is not shown as JSON",
         )
     return _JSON_TYPES[kind]

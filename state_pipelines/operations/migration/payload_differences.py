@@ -334,7 +334,7 @@ def name_type(path: str, of: SlotType) -> tuple[FieldType, bool]:
             nullable = isinstance(node, list) and len(rest) == 1 and node[0] == "null"
             inner = _from_avro(rest[0] if nullable else node)
             if make_avro_type(inner, nullable=nullable).node != node:
-                raise MigrationError(f"no word of a migration names the Avro type of {path}")
+                raise MigrationError(f"a migration file has no name for the Avro type of {path}")
             return inner, nullable
         case _:
             return of, False
@@ -353,7 +353,7 @@ def _from_avro(node: Any) -> tree.Serializer:
             return map_of(basic(BasicKind.STRING), _from_avro(values))
         case {"type": "record", "name": name, "fields": fields}:
             return pojo(name, {each["name"]: _from_avro(each["type"]) for each in fields})
-    raise MigrationError("no word of a migration names this Avro type")
+    raise MigrationError("a migration file has no name for this Avro type")
 
 
 class Defaults:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from state_pipelines.sql.node_states import PlannedOperator, PlannedState
     from state_pipelines.sql.verdict import ColumnVerdict, FirstRows, StateVerdict
 
-EMPTY_WAY = "start that query from empty, build its state with `bootstrap`, or keep the old operator"
+EMPTY_WAY = "start the new query without state, build its state with `bootstrap`, or keep the old operator"
 
 _ROW, _MARKED = "{0}", "Tuple2<{0}, Int>"
 _KEYED, _KEYED_MARKED = "Map<{0}, {1}>", "Map<{0}, Tuple2<{1}, Int>>"
@@ -75,7 +75,8 @@ def change_layout(verdict: StateVerdict, operator: PlannedOperator) -> LayoutSte
     if before == _ROW and after in (_SORTED, _KEYED_MARKED):
         return _list_one_row(verdict, old, new)
     raise IncompatibleError(
-        f"the layout of state {new.name} changes ({before} becomes {after}), which is not carried out", hint=EMPTY_WAY
+        f"the layout of state {new.name} changes ({before} becomes {after}), for which no steps are known",
+        hint=EMPTY_WAY,
     )
 
 
@@ -284,7 +285,8 @@ def fold_rows(
     if not by_event_time and operator.find_state("cleanupTsState") is not None:
         # `ProcTimeRangeBoundedPrecedingFunction` adds rows up by a timer, and does not note which ones.
         raise IncompatibleError(
-            "an OVER by RANGE of processing time does not say which of its rows have been added up", hint=EMPTY_WAY
+            "the state of an OVER by RANGE of processing time does not say which of its rows are in the aggregate",
+            hint=EMPTY_WAY,
         )
     types, sums, found = [], [], []
     rows = _FOLDED

@@ -312,7 +312,7 @@ class _OperatorDraft:
     def _require_empty(state: StateVerdict) -> None:
         if state.verdict is Verdict.COMPUTED:
             raise IncompatibleError(
-                f"state {state.name} is computed from others, which is not carried out", hint=EMPTY_WAY
+                f"state {state.name} is computed from other states, for which no steps are known", hint=EMPTY_WAY
             )
 
     def _change_key(self) -> Iterator[Change]:
@@ -346,7 +346,7 @@ class _OperatorDraft:
             if new.plain_template.startswith(f"Map<{{{number}}},"):
                 yield self._change_user_key(new, number, columns)
             elif new.plain_template.startswith("SortedMap<") or "External<" in new.plain_template:
-                raise IncompatibleError(f"rows inside {new.plain_template} are not changed", hint=EMPTY_WAY)
+                raise IncompatibleError(f"rows inside {new.plain_template} cannot be changed", hint=EMPTY_WAY)
             elif any(each.derivation in (*_FOLDS, Derivation.FOLD_ROWS) for each in columns):
                 yield self._fold(old, new, number, columns, verdict.last)
             else:
@@ -367,7 +367,10 @@ class _OperatorDraft:
         """Make the step that changes the row that is the user key of a map; counts of rows that become equal add up."""
         made = ", ".join(f"'f{each.new}', map_key.f{each.old}" for each in columns)
         if any(each.old is None for each in columns) or not made:
-            raise IncompatibleError(f"rows of {new.name} are keys, and lack columns of the new ones", hint=EMPTY_WAY)
+            raise IncompatibleError(
+                f"the rows of state {new.name} are the keys of a map, and the new rows have columns that these lack",
+                hint=EMPTY_WAY,
+            )
         value = new.plain_template.partition(", ")[2][:-1]
         # f0 counts equal rows, f1 their matches in a join: rows that become equal have the same matches.
         both = "named_struct('f0', CAST(sum(f0) AS INT), 'f1', max(f1))"
@@ -384,8 +387,9 @@ class _OperatorDraft:
             if found is not None and self.new.key is not None:
                 if new.namespace != "VoidNamespace" or new.plain_template.startswith("Map<Long,"):
                     raise IncompatibleError(
-                        f"a table by key does not say the values of {found[0]} in each window or at each time",
-                        hint="Leave out the table: the column is right as soon as what is there now has ended",
+                        f"a table with one row per key has no values of {found[0]} for each window or time",
+                        hint="Leave out the table: the column is right as soon as the windows and rows that are in "
+                        "the state now have ended",
                     )
                 keys = [(f"f{index}", name) for index, name in enumerate(self.new.key.names)]
                 if new.plain_template == "Map<{0}, {1}>":
@@ -471,11 +475,11 @@ class _OperatorDraft:
                 return "NULL"
             case Derivation.NULL:
                 raise IncompatibleError(
-                    f"rows from before do not have {column.meaning}, which is NOT NULL",
+                    f"rows from before the savepoint have no value of {column.meaning}, which is NOT NULL",
                     hint=f"Let it be NULL in the query, or {EMPTY_WAY}",
                 )
         raise IncompatibleError(
-            f"{column.meaning} would be computed ({verdict.derivation}), which is not carried out", hint=EMPTY_WAY
+            f"{column.meaning} would be computed ({verdict.derivation}), for which no step is known", hint=EMPTY_WAY
         )
 
     def _mark_values(self, verdict: StateVerdict, new: PlannedState) -> Iterator[st.Step]:
@@ -492,8 +496,8 @@ class _OperatorDraft:
             # If the input retracts, the value in a view for several calls is an array: the count of rows for each call.
             if not all(lists) or len(verdict.old.calls) > MOST_FILTERS or None in verdict.bits:
                 raise IncompatibleError(
-                    f"the {new.meaning} are kept for {len(verdict.old.calls)} calls in another form than for "
-                    f"{len(new.calls)}: {', '.join(new.calls)}",
+                    f"the {new.meaning} are stored for {len(verdict.old.calls)} DISTINCT calls, and the layout for "
+                    f"{len(new.calls)} cannot be made from that: {', '.join(new.calls)}",
                     hint=f"Keep the DISTINCT calls of the column, or {EMPTY_WAY}",
                 )
             yield st.Set("value", f"array({', '.join(f'value[{each}]' for each in verdict.bits)})")
@@ -536,14 +540,17 @@ def _name_type(column: PlannedColumn) -> str:
         return f"RAW('{MAP_VIEW}', ?)"
     known = kind.root == "STRUCTURED_TYPE" and column.buffer is not None and column.buffer.function in ("MAX", "MIN")
     if kind == UNRESOLVED or (kind.root in ("RAW", "STRUCTURED_TYPE") and not known):
-        raise IncompatibleError(f"the accumulator of {column.meaning} is not one that can be made", hint=EMPTY_WAY)
+        raise IncompatibleError(f"the accumulator of {column.meaning} has a type that no step can make", hint=EMPTY_WAY)
     return describe_type(kind)
 
 
 def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColumn) -> str:
     """Make SQL that folds the distinct values of a view to a column; they are the keys of the view's entries."""
     if "?" in view.plain_template or "{0}" in view.plain_template:
-        raise IncompatibleError(f"values of {view.meaning} are not folded, since they are rows or have lists of marks")
+        raise IncompatibleError(
+            f"the new aggregate cannot be computed from {view.meaning}: the distinct values are rows, or are stored "
+            "with a count for each DISTINCT call, as for an input with retractions"
+        )
     # The count of a value is not positive if all its rows were retracted, or a retraction came before its row.
     values = "transform(filter(entries, entry -> entry.value > 0), entry -> entry.key)"
     if len(view.calls) > 1:
@@ -591,7 +598,7 @@ def _find_initial(column: PlannedColumn) -> str:
     if column.type.root == "RAW":
         return "NULL"
     if buffer is None:
-        raise IncompatibleError(f"it is not known what {column.meaning} begins with", hint=EMPTY_WAY)
+        raise IncompatibleError(f"the initial value of {column.meaning} is not known", hint=EMPTY_WAY)
     if buffer.role is Role.DELIMITER:
         return "','"
     if buffer.role in (Role.COUNT, Role.SUM) or buffer.function in ("COUNT", "$SUM0"):
@@ -602,4 +609,4 @@ def _find_initial(column: PlannedColumn) -> str:
         number = "9223372036854775807L" if buffer.function == "FIRST_VALUE" else "(-9223372036854775807L - 1L)"
         first, second = column.type.names
         return f"named_struct('{first}', NULL, '{second}', {number})"
-    raise IncompatibleError(f"it is not known what {column.meaning} begins with", hint=EMPTY_WAY)
+    raise IncompatibleError(f"the initial value of {column.meaning} is not known", hint=EMPTY_WAY)

@@ -52,7 +52,9 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
         raise MigrationError(f"the state is {step.to} state already")
     _require_user_keys(step, before)
     if step.on_equal != flows.EqualKeys.ERROR and (before, step.to) != (StateKind.MAP, StateKind.MAP):
-        raise MigrationError("`on_equal` is about user keys of a map that become the same")
+        raise MigrationError(
+            "`on_equal` is only for a map whose user keys are changed: it merges entries whose keys become equal"
+        )
     payload = shape.payload
     given = step.payload
     if given.type is not None:
@@ -61,7 +63,7 @@ def plan_kind(flow: Flow, step: st.Kind, context: PlanContext) -> Flow:
     if step.to == StateKind.VALUE and before != StateKind.VALUE and given.expression is None:
         column = "values" if before == StateKind.LIST else "entries"
         raise MigrationError(
-            f"what happens to the many values of a {before} state is not said",
+            f"the step does not say how the values of a {before} state become one value",
             hint=f"Give an expression over `{column}`",
         )
     map_key = None if step.map_key is None else resolve_type(step.map_key.type, context)
@@ -188,8 +190,8 @@ class SessionStates:
         """
         if nondeterministic:
             raise MigrationError(
-                f"{', '.join(self.roles)} cannot follow an expression that gives other values each time",
-                hint="Use one that gives the same, such as a hash of the key",
+                f"{', '.join(self.roles)} must change alike, and the expression gives other values each time",
+                hint="Use one that gives the same values for the same rows, such as a hash of the key",
             )
         if not isinstance(self.window, tree.Basic) or self.window.kind not in _WINDOWS:
             raise MigrationError(

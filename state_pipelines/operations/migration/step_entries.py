@@ -196,7 +196,7 @@ def _complete(entry: _Entry, made: st.Step, body: Any) -> st.Step:
         case st.Kind():
             _refuse(body, "map_key", "value")
         case st.RenameStates(names=names) if len({new for _, new in names}) < len(names):
-            raise MigrationError("`rename_state` takes other names by old name, each once")
+            raise MigrationError("`rename_state` gives one new name to several states")
         case st.Fill(keys=()):
             raise MigrationError("`keys` names no field of the key")
         case st.Merge(others=()):
@@ -242,7 +242,7 @@ def _word(error: ErrorDetails, name: str) -> tuple[str, str]:
     context = error.get("ctx", {})
     match error["type"]:
         case "missing" if name == "deterministic":
-            hint = "`deterministic: true` means that it gives the same for the same rows, `false` that it need not"
+            hint = "`deterministic: true`: the function gives the same rows for the same input; `false`: not always"
             return "`python` does not say whether its function is deterministic", hint
         case "missing" | "string_type":
             return f"`{name}` is missing", ""

@@ -423,7 +423,7 @@ def open_struct(node: Node, base: str, context: PlanContext) -> PayloadStruct:
         f"steps on fields need a POJO, Row, Tuple, Avro record or RowData, this is {_describe(node)}",
         hint="State of a Python function has fields once its type is declared (--python-types, option pythonTypes)"
         if is_bytes
-        else "`convert` takes values of any family",
+        else "`convert` takes values of any serializer",
     )
 
 

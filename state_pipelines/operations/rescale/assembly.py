@@ -1009,8 +1009,8 @@ def _join_headers(files: Sequence[ElementStream], dropped: Set[str]) -> tuple[by
         with at(file=file.stream.name):
             if _write_header(file.parsed[0]) != file.header:
                 raise UnsupportedError(
-                    "the header of the operator state cannot be rewritten, which dropping a state and joining "
-                    "different states of subtasks take",
+                    "the header of the operator state cannot be rewritten, which is needed to drop a state and to "
+                    "join subtasks with different states",
                     hint="Keep the states and the parallelism of this operator",
                 )
     headers = [file.parsed[0] for file in files if not file.raw]

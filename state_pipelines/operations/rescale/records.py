@@ -381,7 +381,8 @@ class Collect:
         whole = sum_digests(there)
         if wrong := [name for name in taken if whole.get(name, RecordDigest()) != taken[name]]:
             raise ProofError(
-                f"subtask {self.subtask}: what was taken of {', '.join(sorted(wrong))} is not what was there",
+                f"subtask {self.subtask}: a second reading of {', '.join(sorted(wrong))} found other records than the "
+                "first",
                 hint="Nothing was published; please report this",
             )
 
@@ -498,7 +499,7 @@ def _finish(
         wrong := [name for name, digest in _read_again(task, written).items() if digest != states[name]]
     ):
         raise ProofError(
-            f"subtask {task.subtask}: what was written of {', '.join(sorted(wrong))} is not what should be there",
+            f"subtask {task.subtask}: the new file has other records of {', '.join(sorted(wrong))} than expected",
             hint="Nothing was published; please report this",
         )
     return written
@@ -961,7 +962,7 @@ def check_chosen_keys(plan: RescalePlan, moved: Sequence[MovedRecords]) -> None:
         gone = sum(digest.records for found in own.dropped for digest in found.values())
         if (gone and not left) if choice.keep else (left and not gone):
             raise NotFoundError(
-                "none of the chosen keys is there",
+                "the operator has none of the chosen keys",
                 where=Where(operator=each.change.label),
                 hint="Keys are written as `dump` and `read` show them",
             )

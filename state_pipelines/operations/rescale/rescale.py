@@ -303,7 +303,7 @@ class _Planner:
         finished = [each.snapshot.path for each in self._sources if each.metadata.fully_finished]
         if 0 < len(finished) < len(self._sources):
             raise UnsupportedError(
-                f"it had finished in {', '.join(finished)} and not in the other merged snapshots",
+                f"the operator had finished in {', '.join(finished)} and not in the other merged snapshots",
                 hint="Drop it (--drop-operator), and take it from the snapshot whose state counts (--take)",
             )
 
@@ -357,8 +357,8 @@ class _Planner:
             finished = [str(each.index) for each in subtasks if each.finished]
             if finished and (moved or self.edited.merged or self.parallelism != self.metadata.parallelism):
                 raise UnsupportedError(
-                    f"subtasks {', '.join(finished)} have finished and others have not, so that nothing says which of "
-                    "the new ones have",
+                    f"subtasks {', '.join(finished)} have finished and others have not, so that it is not known which "
+                    "of the new subtasks would be finished",
                     hint="Leave this operator as it is, or take a snapshot before its first subtask finishes",
                 )
         self._refuse_large_union()
@@ -367,8 +367,8 @@ class _Planner:
         union = sum(map(measure_union, self._sources))
         if union * self.parallelism > self.request.union_limit:
             raise UnsupportedError(
-                f"its union state of {union:,} bytes would come {self.parallelism} times, once for every subtask, when "
-                f"the job is restored; {self.request.union_limit:,} bytes are allowed",
+                f"the union state of {union:,} bytes would be loaded {self.parallelism} times, once by every subtask, "
+                f"when the job is restored; {self.request.union_limit:,} bytes are allowed in total",
                 hint="Choose a smaller parallelism, or a larger union_limit in the request if the job can bear it",
             )
 
@@ -673,7 +673,7 @@ def plan_rescale(
     """
     if request.is_empty:
         raise UsageError(
-            "nothing is asked for", hint="Say a parallelism, a max parallelism, or what happens to operators"
+            "the request changes nothing", hint="Say a parallelism, a max parallelism, or what happens to operators"
         )
     require_free(target)
     paths = dict.fromkeys([*(each.snapshot for each in request.take.values()), *request.merge.snapshots])
@@ -920,7 +920,7 @@ def _require_gone(plan: RescalePlan, result: Snapshot, run: Runner) -> None:
         search = search_keys(result, choice.keys, [after], run)
         if left := [found.state for found in search.found] or [reason for _, reason in search.unsearched]:
             raise ProofError(
-                f"keys that were to go may still be there: {', '.join(dict.fromkeys(left))}",
+                f"keys that the request drops may still be in the new snapshot: {', '.join(dict.fromkeys(left))}",
                 where=Where(operator=each.change.label),
                 hint="Nothing was published; please report this",
             )

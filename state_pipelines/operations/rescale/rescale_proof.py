@@ -697,8 +697,8 @@ KEY_GROUPS = "key_groups_in_range"
 HASHES = "key_groups_match_key_hash"
 
 DESCRIPTIONS = {
-    ENTRIES: "every state has as many entries as before, less those that were to go",
-    CONTENTS: "the bytes of every entry are those that were there",
+    ENTRIES: "every state has as many entries as before, less those that the request drops",
+    CONTENTS: "every entry has the same bytes as before",
     KEY_GROUPS: "every entry is in a key group of its subtask",
     HASHES: "every key is in the key group that its hash gives",
 }

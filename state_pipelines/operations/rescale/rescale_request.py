@@ -149,7 +149,7 @@ class OperatorRequest(OperationModel):
         if self.uid is not None and self.operator_id is not None:
             raise ValueError("gets a uid or an operator_id, not both")
         if self.keep_keys is not None and self.drop_keys is not None:
-            raise ValueError("has keep_keys and drop_keys; one of them says it all")
+            raise ValueError("has both keep_keys and drop_keys: give one of them")
         return self
 
     @property
@@ -381,7 +381,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
             if state.operator_id in gone and state.operator_id in former:
                 label = snapshot.operator(state.operator_id.hex()).label
                 notes.append(
-                    f"operator {label} of {path} does not come in: {label} of {snapshot.path} is dropped, and "
+                    f"operator {label} of {path} is left out: {label} of {snapshot.path} is dropped, and "
                     f"{former[state.operator_id]} gets its id"
                 )
             if state.operator_id not in known:
@@ -394,7 +394,7 @@ def edit_operators(snapshot: Snapshot, request: RescaleRequest, others: Mapping[
                 states.append(state)
                 label = state.uid or state.operator_id.hex()
                 former[state.operator_id] = f"{label} of {path}"
-                notes.append(f"operator {label} is only in {path}; it comes in as it is")
+                notes.append(f"operator {label} is only in {path}; it is taken as it is")
     _check_ids(states)
     edited = Snapshot(
         snapshot.location,
@@ -504,7 +504,7 @@ def _note_master_states(snapshot: Snapshot, other: Snapshot) -> list[str]:
     """
     kept = snapshot.metadata.master_states
     names = [each.name for each in other.metadata.master_states if each not in kept]
-    return [f"the state of master hooks of {other.path} does not come in: {', '.join(names)}"] if names else []
+    return [f"the state of master hooks of {other.path} is left out: {', '.join(names)}"] if names else []
 
 
 def _take(uid: str, take: TakeRequest, other: Snapshot, metadata: CheckpointMetadata, version: int) -> OperatorState:

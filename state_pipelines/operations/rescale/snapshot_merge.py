@@ -344,7 +344,9 @@ def _split_runs(runs: FramedRuns, header: KeyedHeader, prefix: int) -> _Records:
         runs.addresses, runs.sizes, runs.records, maps, prefix, addresses, sizes, key_ends, value_ends
     )
     if found != count:
-        raise FormatError("a run does not hold the records that its index says", hint="The spill was changed")
+        raise FormatError(
+            "a temporary file does not hold the records that its index lists", hint="The file was changed"
+        )
     groups, states, sources = (np.repeat(each, runs.records) for each in (runs.key_groups, runs.states, runs.sources))
     ones = np.ones(count, np.int64)
     single = FramedRuns(groups, states, sources, addresses, sizes, 4 * ones, ones, runs.held)

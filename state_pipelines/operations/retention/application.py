@@ -217,7 +217,7 @@ class DeletionBatches:
         records = [
             record.with_outcome(DeletionOutcome.MISSING, now)
             if state is None
-            else record.with_outcome(DeletionOutcome.KEPT, now, "the plan of now keeps it")
+            else record.with_outcome(DeletionOutcome.KEPT, now, "the current plan keeps it")
             for record, state in zip(dropped, states, strict=True)
         ]
         self.kept += [record for record in records if record.outcome is DeletionOutcome.KEPT]
@@ -244,7 +244,7 @@ class DeletionBatches:
                 )
                 allowed = {(each.path, each.bytes) for each in plan.delete}
                 self._keep(
-                    [each for each in todo if (each.path, each.bytes) not in allowed], "the plan of now keeps it"
+                    [each for each in todo if (each.path, each.bytes) not in allowed], "the current plan keeps it"
                 )
                 todo = [each for each in todo if (each.path, each.bytes) in allowed]
                 continue
@@ -641,7 +641,7 @@ class Application(ApplyContext):
 def _to_planned(record: AuditRecord) -> PlannedPath:
     if record.kind == QUARANTINED:
         raise FormatError(
-            "a run of the audit log that deletes files of a root has a file of the quarantine",
+            "the audit log has a deletion from the quarantine in a run that deletes from the roots",
             where=Where(file=record.path),
             hint="Move the directory of this run out of the audit log and plan again",
         )
@@ -664,9 +664,9 @@ def _refuse(plan: RetentionPlan, fingerprint: str, planned: Sequence[PlannedPath
     else:
         changes = "; ".join(describe_changes(planned, plan)) or "the roots or the policy differ"
     error = PlanChangedError(
-        f"the plan of now is not {fingerprint}: {changes}",
+        f"the current plan is not {fingerprint}: {changes}",
         where=Where(file=", ".join(plan.roots)),
-        hint=f"Nothing was deleted; look at the plan of now, whose fingerprint is {plan.fingerprint}",
+        hint=f"Nothing was deleted; look at the current plan, whose fingerprint is {plan.fingerprint}",
     )
     error.fingerprint = plan.fingerprint
     return error

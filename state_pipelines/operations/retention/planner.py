@@ -128,7 +128,7 @@ def plan_retention(
             return confirmed if confirm is not None else planner.identify(confirmed, confirmed.delete)
         plan = planner.plan(looked, confirm)
     raise StateError(
-        f"three passes, {seconds:g} s apart, did not agree on what goes: the roots keep changing",
+        f"three passes, {seconds:g} s apart, did not agree on what to delete: the roots keep changing",
         where=Where(file=opened[0].path),
         hint="Plan with a higher --min-age, so that only files go that nothing changes any more",
     )
@@ -353,7 +353,7 @@ def _note_links(found: Survey) -> list[str]:
         return []
     shown = ", ".join(sorted(link.path for link in found.links)[:_SHOWN])
     more = f" and {len(found.links) - _SHOWN:,} more" if len(found.links) > _SHOWN else ""
-    return [f"links are not followed, so references of snapshots behind them are not known: {shown}{more}"]
+    return [f"links are not followed, so references of snapshots that they lead to are not known: {shown}{more}"]
 
 
 def _note_others(found: Survey, delete: Sequence[PlannedPath]) -> list[str]:

@@ -112,7 +112,10 @@ def parse_equalities(texts: tuple[str, ...] | list[str]) -> Equalities:
     for text in texts:
         names = tuple(name.strip().lower() for name in text.split("="))
         if len(names) < 2 or not all(names):
-            raise UsageError(f"{text!r} does not name two that are equal", hint="Write A=B, for example s3=oss")
+            raise UsageError(
+                f"{text!r} is not a group of names of one storage",
+                hint="Write the names with = between them, for example s3=oss",
+            )
         groups.append(names)
     return tuple(groups)
 

@@ -495,7 +495,7 @@ def find_neighbours(found: Survey, keys: PathKeys) -> list[MetadataFile]:
     if errors:
         more = f", and {len(errors) - 1:,} more" if len(errors) > 1 else ""
         found.notes.append(
-            f"snapshots that need files of the roots may be where nothing can be listed: {errors[0]}{more}"
+            f"directories that cannot be listed may hold snapshots that need files of the roots: {errors[0]}{more}"
         )
     return [
         MetadataFile(

@@ -158,7 +158,9 @@ def read_elements(files: Iterable[ElementFile]) -> Encoded:
     if len(indexes) and indexes[0] != NO_INDEX and (np.diff(indexes) <= 0).any():
         rows = rows.take(pa.array(np.argsort(indexes, kind="stable")))
         if (np.diff(np.asarray(rows.column("index"))) == 0).any():
-            raise UsageError("several elements have the same list_index", hint="A function keeps that column as it is")
+            raise UsageError(
+                "several elements have the same list_index", hint="A function must return that column unchanged"
+            )
     stops = np.cumsum(pc.binary_length(rows.column("element")).to_numpy(), dtype=np.int64)
     arrays = [np.zeros(0, np.uint8), *(_flatten(chunk) for chunk in rows.column("element").chunks)]
     return Encoded(np.concatenate(arrays), stops)

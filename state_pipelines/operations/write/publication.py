@@ -622,8 +622,8 @@ def _refuse(reference: StreamReference, named: str) -> ProofError:
     subtask = "" if reference.subtask_index is None else f" of subtask {reference.subtask_index}"
     role = f" ({reference.role.value} {reference.local_path or ''}".rstrip() + ")"
     return ProofError(
-        f"the new snapshot would not stand alone: its handle of {reference.category.value} state{subtask}{role} names "
-        f"{named}",
+        f"the new snapshot would not be self-contained: its handle of {reference.category.value} state{subtask}{role} "
+        f"names {named}",
         where=Where(operator=operator.uid or operator.operator_id.hex()),
         hint="Nothing was published; please report this",
     )

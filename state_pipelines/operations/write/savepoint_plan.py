@@ -99,7 +99,7 @@ def make_layouts(
     if wanted not in (None, snapshot.kryo_version):
         raise UsageError(
             f"the snapshot has the metadata of Flink {1 if snapshot.kryo_version == KRYO_OF_FLINK_1 else 2}.x, and "
-            f"flink_version is {flink_version}: values of Kryo are of one release line in a snapshot",
+            f"flink_version is {flink_version}: Kryo's bytes differ between the two, a snapshot holds one kind only",
             hint="Leave flink_version out",
         )
     known = snapshot.layout_context

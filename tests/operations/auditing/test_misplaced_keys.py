@@ -79,9 +79,10 @@ def test_a_key_in_a_wrong_key_group_is_an_error(moved: int, depth: Depth, tmp_pa
     if moved:
         (message,) = [each.what for each in errors]
         assert (
-            f"1 of 1 keys lie where the job does not look for them: the first one in key group {GROUP + 1}" in message
+            f"1 of 1 keys are in key groups where the job does not find them: the first one is in key group {GROUP + 1}"
+            in message
         )
-        assert f"its hash says {GROUP}" in message
+        assert f"its hash gives {GROUP}" in message
         assert errors[0].offset is not None
     else:
         assert errors == []
@@ -92,7 +93,7 @@ def test_a_key_that_stands_twice_is_an_error(tmp_path: Path) -> None:
     entries = [(encode(key), encode(1)) for key in (KEY, KEY)]
     report = audit_snapshot(write_canonical(tmp_path / "savepoint", {GROUP: entries}), Depth.WHOLE)
     (error,) = [each for each in report.findings if each.severity is Severity.ERROR]
-    assert error.what == f"a key stands twice in key group {GROUP}"
+    assert error.what == f"key group {GROUP} holds one key twice"
     assert error.state == "state"
 
 
@@ -104,7 +105,7 @@ def test_a_key_that_stands_twice_is_found_in_the_next_window(tmp_path: Path) -> 
     repeated = RepeatedKeys(file)
     for start, stop in ((0, 3), (3, 5)):
         repeated.check(state_id, records.cut(start, stop))
-    with pytest.raises(FormatError, match="stands twice"):
+    with pytest.raises(FormatError, match="holds one key twice"):
         repeated.check(state_id, records.cut(5, 6))
 
 

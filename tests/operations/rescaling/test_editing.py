@@ -158,7 +158,7 @@ def test_what_only_a_merged_snapshot_has_comes_in(orders: Snapshot, tmp_path: Pa
     )
     fewer = Snapshot(orders.location, less, orders.path_mapping)
     edited = edit_operators(fewer, RescaleRequest(merge=MergeRequest(snapshots=("whole",))), {"whole": retake(orders)})
-    assert edited.notes == ("operator orders is only in whole; it comes in as it is",)
+    assert edited.notes == ("operator orders is only in whole; it is taken as it is",)
     by_label = {each.operator.label: each for each in edited.operators}
     assert not by_label["orders"].merged
     assert [each.snapshot.checkpoint_id for each in by_label["pricing"].merged] == [99]
@@ -182,7 +182,7 @@ def test_state_that_is_left_out_because_another_operator_gets_the_id_is_noted(or
     edited = edit_operators(
         orders, RescaleRequest(operators=drop, take=take, merge=MergeRequest(snapshots=("again",))), others
     )
-    noted = f"operator orders of again does not come in: orders of {orders.path} is dropped, and pricing of other gets"
+    noted = f"operator orders of again is left out: orders of {orders.path} is dropped, and pricing of other gets"
     assert f"{noted} its id" in edited.notes
     (taken,) = [each for each in edited.operators if each.operator.label == "orders"]
     assert not taken.merged

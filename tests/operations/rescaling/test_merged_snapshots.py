@@ -237,7 +237,7 @@ def test_state_of_master_hooks_that_is_left_out_is_noted(tmp_path: Path) -> None
     first = build(tmp_path / "first", list_operator("op", "a", [b"1"]), masters=(hook,))
     second = build(tmp_path / "second", list_operator("op", "a", [b"2"]), masters=(hook, other))
     found = plan(first, second, tmp_path)
-    assert f"the state of master hooks of {second.path} does not come in: other-hook" in found.notes
+    assert f"the state of master hooks of {second.path} is left out: other-hook" in found.notes
     assert not any("master hooks" in each for each in plan(second, first, tmp_path).notes)
 
 
@@ -248,7 +248,7 @@ def test_an_operator_that_has_finished_in_one_of_the_snapshots_is_refused(turned
     states = (finished, running) if turned else (running, finished)
     first, second = (build(tmp_path / str(number), each) for number, each in enumerate(states))
     with pytest.raises(
-        UnsupportedError, match=r"it had finished in .* and not in the other merged snapshots"
+        UnsupportedError, match=r"the operator had finished in .* and not in the other merged snapshots"
     ) as caught:
         plan(first, second, tmp_path)
     assert str(tmp_path / str(int(not turned))) in caught.value.what

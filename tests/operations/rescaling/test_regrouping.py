@@ -265,7 +265,7 @@ def test_change_of_a_spill_is_caught(place: Location) -> None:
     raw = bytearray(path.read_bytes())
     raw[spill.blocks[0].size - 1] ^= 1
     path.write_bytes(raw)
-    with pytest.raises(ProofError, match="what was written of total is not what should be there"):
+    with pytest.raises(ProofError, match="the new file has other records of total than expected"):
         gather((spill,), 1, 8, place)
 
 
@@ -414,7 +414,7 @@ class Forgetful:
 def test_records_that_reading_loses_are_noticed(place: Location) -> None:
     file = Forgetful(write(join(place, "old"), 4, [value("a", 1), alarm("a", 1)]))
     source = InputFiles((file,), (ALL,))  # type: ignore[arg-type]
-    with pytest.raises(ProofError, match="what was taken of _timer_state/event_user-timers is not what was there"):
+    with pytest.raises(ProofError, match="a second reading of _timer_state/event_user-timers found other records"):
         Collect("op", 0, HEADER, KeyGroupRange(0, 4), (source,), context(4), join(place, "new")).run()
 
 

@@ -84,7 +84,7 @@ def test_an_empty_file_asks_for_nothing() -> None:
         ({"operators": {"orders": {"drop": "yes"}}}, "operators.orders.drop is true or false"),
         ({"operators": {"orders": {"uid": "x", "operator_id": "00" * 16}}}, "not both"),
         ({"operators": {"orders": {"operator_id": "12"}}}, "'12' is not an operator id"),
-        ({"operators": {"orders": {"keep_keys": [], "drop_keys": []}}}, "one of them says it all"),
+        ({"operators": {"orders": {"keep_keys": [], "drop_keys": []}}}, "has both keep_keys and drop_keys"),
         ({"operators": {"orders": {"keep_keys": "alice"}}}, "neither a list nor"),
         ({"operators": {"orders": {"keep_keys": {"file": "missing.jsonl"}}}}, "the keys cannot be read"),
         ({"take": {"orders": {"operator": "x"}}}, "take.orders says no 'from'"),

@@ -300,13 +300,13 @@ def test_an_operator_is_taken_from_another_snapshot_and_rescaled(tmp_path: Path)
 @pytest.mark.parametrize(
     ("content", "error", "message"),
     [
-        ({}, UsageError, "nothing is asked for"),
+        ({}, UsageError, "the request changes nothing"),
         ({"parallelism": 129}, UsageError, "parallelism of 129 does not go with a max parallelism of 128"),
         ({"max_parallelism": 1}, UsageError, "parallelism of 2 does not go with a max parallelism of 1"),
         ({"max_parallelism": 40_000}, UsageError, "40000 is not between 1 and 32768"),
         ({"operators": {"nobody": {"parallelism": 3}}}, NotFoundError, "has no operator nobody"),
         ({"operators": {"state-kinds": {"drop_states": ["none"]}}}, NotFoundError, "has no state none"),
-        ({"parallelism": 3, "union_limit": 10}, UnsupportedError, "union state of .* bytes would come 3 times"),
+        ({"parallelism": 3, "union_limit": 10}, UnsupportedError, "union state of .* bytes would be loaded 3 times"),
     ],
 )
 def test_what_is_impossible_is_refused_before_anything_is_written(
@@ -456,7 +456,7 @@ def test_without_the_hash_key_groups_may_be_joined(types: Snapshot, tmp_path: Pa
 
 @pytest.mark.parametrize("keys", [{"keep_keys": [10_000]}, {"drop_keys": [10_000]}])
 def test_keys_that_are_not_there_are_told(types: Snapshot, tmp_path: Path, keys: dict[str, list[int]]) -> None:
-    with pytest.raises(NotFoundError, match="none of the chosen keys is there"):
+    with pytest.raises(NotFoundError, match="the operator has none of the chosen keys"):
         run(types, tmp_path / "new", operators={"basic-types": keys})
     assert not (tmp_path / "new").exists()
 

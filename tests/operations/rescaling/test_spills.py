@@ -306,7 +306,7 @@ def test_damaged_data_come_to_light_although_blocks_were_merged(place: Location)
     flip(spill.location, int(run["offset"] + run["size"]) - 1)
     blocks = merge_blocks(spill.location, spill.blocks, join(place, "merged"), 300)
     merged = replace(spill, location=join(place, "merged"), blocks=blocks)
-    with pytest.raises(ProofError, match="what was written of total is not what should be there"):
+    with pytest.raises(ProofError, match="the new file has other records of total than expected"):
         gather([merged], 300, place)
 
 

@@ -156,7 +156,8 @@ def test_what_cannot_be_listed_beside_a_root_is_noted(tmp_path: Path, monkeypatc
         return listed(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert any(OTHER_JOB in note and "nothing can be listed" in note for note in plan(old, min_age=NOTHING).notes)
+    notes = plan(old, min_age=NOTHING).notes
+    assert any(OTHER_JOB in note and "directories that cannot be listed" in note for note in notes)
 
 
 def test_jobs_beside_each_other_on_an_object_store(tmp_path: Path) -> None:
