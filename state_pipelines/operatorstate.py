@@ -83,7 +83,7 @@ def join_offsets(states: Sequence[OperatorStateMetaInfo], name: str) -> dict[str
         known = found.get(state.state_name, ())
         if known and state.offsets and (state.mode is not OperatorStateMode.BROADCAST or known != state.offsets):
             raise FormatError(
-                "two handles, or one twice, name elements of this state in this file",
+                "elements of this state in this file are listed in two handles, or twice in one",
                 where=Where(file=name, offset=state.offsets[0], state=state.state_name),
                 hint=EDITED_METADATA,
             )
@@ -115,7 +115,7 @@ def order_offsets(
     """
     if shared and not header.broadcasts:
         # A handle over the file of another subtask has a copy of broadcast state there, and nothing else.
-        what = "two handles name this file, which has no broadcast state"
+        what = "two handles name this file, which has no broadcast state that subtasks could share"
         raise FormatError(what, where=Where(file=name), hint=EDITED_METADATA)
     for state in (*handle, *shared):
         _check_state(state, header.by_name.get(state.state_name), bounds, name)

@@ -354,7 +354,9 @@ class HeapStore:
             content = self._loaded.pop(name, {})
             opened = self._open[name] = HeapLists(content) if kind is EntryKind.LIST else HeapValues(content)
         if isinstance(opened, HeapMaps):
-            raise UsageError("the entries are those of map state", where=Where(state=name))
+            raise UsageError(
+                "the state is open as map state, and cannot be opened as another type", where=Where(state=name)
+            )
         return opened
 
     def open_map(self, name: str, measure_head: MeasureHead) -> HeapMaps:
@@ -363,13 +365,15 @@ class HeapStore:
         if opened is None:
             opened = self._open[name] = HeapMaps(self._loaded.pop(name, {}), measure_head)
         if not isinstance(opened, HeapMaps):
-            raise UsageError("the entries are not those of map state", where=Where(state=name))
+            raise UsageError(
+                "the state is open as another type, and cannot be opened as map state", where=Where(state=name)
+            )
         return opened
 
     def load(self, name: str, records: KeyedRecords) -> None:
         """See `EntryStore`."""
         if name in self._open:
-            raise UsageError("records are loaded before a state is opened", where=Where(state=name))
+            raise UsageError("records must be loaded before the state is opened", where=Where(state=name))
         self._loaded.setdefault(name, {}).update(split_records(records, self._prefix))
 
     def records(self, name: str, key_groups: KeyGroupRange) -> Iterator[KeyedRecords]:

@@ -195,7 +195,10 @@ def _make_rewrite(
     before, after = old[0].value_serializer, new[0].value_serializer
     kind = find_entry_kind(new[0])
     if old[1].is_declared or new[1].is_declared:
-        raise UnsupportedError("state of a Python function keeps its type", hint="Register it with the restored one")
+        raise UnsupportedError(
+            "the type of a state of a Python function cannot change in a restore",
+            hint="Register it with the type in the snapshot, or migrate the snapshot",
+        )
     if kind is EntryKind.LIST:
         convert = conversion.find(old[0].element, new[0].element)
         _, decode = make_list_functions(old[1].value)
@@ -406,7 +409,7 @@ class StateTable:
                 raise UsageError("You cannot add null to a ListState.", where=Where(state=self.name))
             encoded.append(self._encode(value))
         if not all(encoded):
-            what = "the elements have no bytes, so that they could not be counted when they are read"
+            what = "the serializer writes no bytes for an element, so that readers could not count the elements"
             raise UnsupportedError(what, where=Where(state=self.name))
         return DELIMITER.join(encoded)
 
@@ -734,7 +737,7 @@ class KeyedStateBackend:
             UnsupportedError: a state has another serializer than in an earlier file.
         """
         if self._registered:
-            raise UsageError("state is restored before any state is registered")
+            raise UsageError("state must be restored before any state is registered")
         with at(file=file.name):
             check_keys(file.header.key_serializer, self.key_serializer)
         for info in file.header.states:

@@ -511,7 +511,7 @@ class OperatorStateBackend:
             StateError: state cannot be read.
         """
         if self._registered:
-            raise UsageError("state is restored before any state is registered")
+            raise UsageError("state must be restored before any state is registered")
         infos, self._lists = restore_lists(old, subtask, parallelism)
         others, self._broadcasts = restore_broadcasts(old, subtask, parallelism, self._layouts)
         self._infos = infos | others
@@ -525,7 +525,7 @@ class OperatorStateBackend:
             UnsupportedError: the serializer has no layout.
         """
         if info.backend_type is not BackendStateType.OPERATOR:
-            raise UsageError(f"{info.backend_type} state is no list of operator state", where=Where(state=info.name))
+            raise UsageError(f"{info.backend_type} state is not operator list state", where=Where(state=info.name))
         known = self._registered.get(info.name)
         if isinstance(known, OperatorList) and known.info == info:
             return known

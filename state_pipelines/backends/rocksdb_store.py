@@ -131,10 +131,19 @@ FIXED: Mapping[str, tuple[str, str]] = MappingProxyType(
         "timer-service.factory": ("ROCKSDB", "timers are records of the store, ordered in memory"),
         "timer-service.cache-size": ("128", "the order of all timers is in memory"),
         "checkpoint.upload-jitter": ("0 ms", "uploads are not delayed"),
-        "use-ingest-db-restore-mode": ("false", "a rescaled restore writes the records of all databases but one"),
-        "use-delete-files-in-range-during-rescaling": ("false", "a rescaled restore clips by range tombstones"),
+        "use-ingest-db-restore-mode": (
+            "false",
+            "a restore at another parallelism writes the records of all databases but one",
+        ),
+        "use-delete-files-in-range-during-rescaling": (
+            "false",
+            "a restore at another parallelism deletes by range tombstones",
+        ),
         "incremental-restore-async-compact-after-rescale": ("false", "RocksDB compacts by itself"),
-        "rescaling.use-delete-files-in-range": ("false", "a rescaled restore clips by range tombstones"),
+        "rescaling.use-delete-files-in-range": (
+            "false",
+            "a restore at another parallelism deletes by range tombstones",
+        ),
         **{
             f"manual-compaction.{name}": (default, "RocksDB compacts by itself")
             for name, default in {
@@ -715,7 +724,9 @@ class RocksStore:
         wanted = RocksLists if kind is EntryKind.LIST else RocksValues
         opened = self._open(name)
         if name in self._maps:
-            raise UsageError("the entries are those of map state", where=Where(state=name))
+            raise UsageError(
+                "the state is open as map state, and cannot be opened as another type", where=Where(state=name)
+            )
         if type(opened) is BufferedColumnFamily:
             opened = self._column_families[name] = wanted(self, opened.table, opened.handle)
         assert isinstance(opened, RocksValues | RocksLists)
@@ -726,7 +737,9 @@ class RocksStore:
         if name not in self._maps:
             opened = self._open(name)
             if type(opened) is not BufferedColumnFamily:
-                raise UsageError("the entries are not those of map state", where=Where(state=name))
+                raise UsageError(
+                    "the state is open as another type, and cannot be opened as map state", where=Where(state=name)
+                )
             values = self._column_families[name] = RocksValues(self, opened.table, opened.handle)
             self._maps[name] = RocksMaps(values, measure_head)
         return self._maps[name]
@@ -735,7 +748,7 @@ class RocksStore:
         """See `EntryStore`."""
         opened = self._open(name)
         if type(opened) is not BufferedColumnFamily:
-            raise UsageError("records are loaded before a state is opened", where=Where(state=name))
+            raise UsageError("records must be loaded before the state is opened", where=Where(state=name))
         entries = split_records(records, self._prefix)
         while batch := list(islice(entries, BATCH)):
             self.write(opened.handle, batch)
@@ -781,7 +794,7 @@ class RocksStore:
             UsageError: the store holds something already.
         """
         if self._column_families:
-            raise UsageError("a database is taken over by an empty store only")
+            raise UsageError("a database can only be adopted by a store without states")
         self._database.close()
         shutil.rmtree(self._directory / "db")
         files.rename(self._directory / "db")

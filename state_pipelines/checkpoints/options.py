@@ -149,7 +149,7 @@ class ForeignOption:
 _UNALIGNED = "no barriers flow between tasks here, so that nothing is in flight and no checkpoint is unaligned"
 _MERGING = "tasks write one file each, none of which is shared with others"
 _NETWORK = "Spark moves the records, not Flink's network stack"
-_FAILED_BASE = "a base that cannot be written fails its checkpoint, like any other file"
+_FAILED_BASE = "a materialization that cannot be written fails its checkpoint, like any other file"
 _UPLOADED_AT_ONCE = "changes are kept in memory and uploaded once, with the checkpoint"
 _TRACKING = "sizes of keys and values are measured in snapshots (`inspect --profile`), not at each access"
 _ONE_AT_A_TIME = "a run takes one checkpoint, and the batches of a stream follow each other"
@@ -183,9 +183,7 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
     ForeignOption(
         (_EXECUTION + "aligned-checkpoint-timeout", _EXECUTION + "alignment-timeout"), parse_millis, 0, _UNALIGNED
     ),
-    ForeignOption(
-        (_EXECUTION + "force",), parse_bool, False, "streams of iterations, for which it was, do not run here"
-    ),
+    ForeignOption((_EXECUTION + "force",), parse_bool, False, "it is for streaming iterations, which do not run here"),
     ForeignOption(
         ("execution.state-recovery.without-channel-state.checkpoint-id",),
         parse_int,
@@ -257,7 +255,7 @@ FOREIGN_OPTIONS: tuple[ForeignOption, ...] = (
 FOREIGN_PREFIXES = {
     "state.backend.forst.": "ForSt does not run here, with its tables in the storage of checkpoints",
     _EXECUTION + "interval-during-backlog": "no source reports a backlog",
-    _LOGS + "base-path": "changes lie beside the other shared files of execution.checkpointing.dir",
+    _LOGS + "base-path": "changes are written next to the other shared files in execution.checkpointing.dir",
     _LOGS: "files of changes are written and read like all other files",
     **dict.fromkeys(SAVEPOINTS, "a savepoint goes where the call that takes it says (`savepoint`)"),
     "taskmanager.network.": _NETWORK,

@@ -427,7 +427,7 @@ class ChoiceBuilder(ArrayBuilder):
         columns.set_validity(self.main, array)
         children = _children(array)
         if children[0].null_count > array.null_count:
-            raise ValueRangeError("is_left is null where there is an Either")
+            raise ValueRangeError("is_left is null in an Either that is not null")
         flags = children[0].fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint8)
         columns.set_fixed(self.flag, flags, pa.array(flags))
         self.left.prepare(children[1], columns)
@@ -472,7 +472,7 @@ class CaseBuilder(ArrayBuilder):
         columns.set_validity(self.main, array)
         children = _children(array)
         if children[0].null_count > array.null_count:
-            raise ValueRangeError("`case` is null where there is a value")
+            raise ValueRangeError("`case` is null in a value that is not null")
         numbers = _numbers_of(tuple(name for name, _ in self.cases), children[0], "case")
         columns.set_fixed(self.case, numbers.astype(np.int32), pa.array(numbers))
         for index, (_, builder) in enumerate(self._fields, 1):

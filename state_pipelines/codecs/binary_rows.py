@@ -147,7 +147,9 @@ class _Block:
         if mark < 0x80:
             return self.variable(offset)
         if mark & 0x7F > _INLINE:
-            raise self.error(f"a slot of 8 bytes holds {mark & 0x7F} bytes", offset)
+            raise self.error(
+                f"a slot of 8 bytes states {mark & 0x7F} bytes of data, more than the {_INLINE} that fit", offset
+            )
         return self.data[offset : offset + (mark & 0x7F)]
 
     def row(self, types: Sequence[LogicalType]) -> BinaryRowValue:

@@ -152,7 +152,7 @@ def _find_dynamic(layout: lay.Dynamic) -> Surrogate:
 
     def refuse(value: Any) -> Any:
         raise UnsupportedError(
-            f"{name} are JSON text in tables, which is not written back",
+            f"{name} are shown as JSON text in tables, from which they cannot be written",
             hint="Keep the bytes of these values as they are",
         )
 

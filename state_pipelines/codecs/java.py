@@ -60,7 +60,7 @@ LARGE_VALUES, LARGE_PER_BYTE = 1_000_000, 8
 BYTES_PER_VALUE = 16
 """Text and binary data count as one more value for each so many bytes, since references may repeat them."""
 
-HINT = "The bytes can be copied as they are: it refers to the same objects so often that it cannot be shown"
+HINT = "A value that refers to objects so often or so deeply cannot be shown; its bytes can be copied as they are"
 
 
 class ExpansionBudget:

@@ -483,7 +483,7 @@ def register_json(node_class: type[Node]) -> Callable[[Render[Node]], Render[Nod
     """
     if tree.is_built_in(node_class):
         raise UsageError(
-            f"{node_class.__name__} is not a custom serializer family", hint="Register your own node class"
+            f"{node_class.__name__} is not the node class of a custom serializer", hint="Register your own node class"
         )
 
     def decorate(render: Render[Node]) -> Render[Node]:

@@ -504,7 +504,7 @@ def register_layout(node_class: type[Node], *, fixed_length: bool = True) -> Cal
     """
     if not issubclass(node_class, tree.Serializer) or tree.is_built_in(node_class):
         raise UsageError(
-            f"{node_class.__name__} is not a custom serializer family",
+            f"{node_class.__name__} is not the node class of a custom serializer",
             hint="Derive a frozen dataclass from state_pipelines.serializers.tree.Serializer",
         )
 
@@ -562,7 +562,9 @@ def register_conversion(
         UsageError: both are serializers of Flink, or the pair has a conversion already.
     """
     if tree.is_built_in(old_class) and tree.is_built_in(new_class):
-        raise UsageError(f"{old_class.__name__} and {new_class.__name__} are both families of Flink")
+        raise UsageError(
+            f"{old_class.__name__} and {new_class.__name__} are both serializers of Flink, whose conversion is fixed"
+        )
 
     def decorate(conversion_of: ConversionOf) -> ConversionOf:
         if _conversions.setdefault((old_class, new_class), conversion_of) is not conversion_of:

@@ -117,7 +117,7 @@ def pickle_json(value: Any) -> Json:
             return sorted_set(pickle_json(each) for each in value)
         case dict():
             return _dict_json(value)
-    raise UnsupportedError(f"a pickle holds no {type(value).__name__} here")
+    raise UnsupportedError(f"a pickle has a value of the Python class {type(value).__name__}, which is not supported")
 
 
 def _dict_json(value: dict[Any, Any]) -> Json:

@@ -94,7 +94,7 @@ _NEGATIVE = -120
 
 
 def read_writable(type_class: str, reader: Reader) -> int | str:
-    """Read a value of one of the classes in `VARIABLE`.
+    """Read a Hadoop `Text`, `VIntWritable` or `VLongWritable`: the classes with Hadoop's integers of variable length.
 
     Raises:
         FormatError: the bytes do not fit the class.
@@ -335,7 +335,9 @@ def _read_variant(reader: Reader) -> dict[str, bytes]:
     """Read a value of `VariantSerializer`: both lengths, then value and metadata, which are kept as bytes."""
     start, sizes = reader.position, (reader.i32(), reader.i32())
     if min(sizes) < 0 or sum(sizes) > reader.remaining:
-        raise reader.error(f"a variant of {sizes[0]} and {sizes[1]} bytes does not fit", start)
+        raise reader.error(
+            f"a VARIANT of {sizes[0]} + {sizes[1]} bytes does not fit in the {reader.remaining} bytes left", start
+        )
     return {"value": reader.take(sizes[0]), "metadata": reader.take(sizes[1])}
 
 
@@ -353,7 +355,9 @@ def _read_string_values(reader: Reader) -> list[str]:
     """Read a `StringValueArray` of Gelly: the count, the size in bytes of all strings, then the strings."""
     start, count, size = reader.position, reader.i32(), reader.i32()
     if not 0 <= count <= size <= reader.remaining:
-        raise reader.error(f"{count} strings of {size} bytes do not fit", start)
+        raise reader.error(
+            f"{count} strings of {size} bytes in total do not fit in the {reader.remaining} bytes left", start
+        )
     inner = Reader(reader.data, reader.name, reader.position, reader.position + size)
     values = [inner.vstr_plain() for _ in range(count)]
     inner.expect_end("the strings")
@@ -489,7 +493,8 @@ def _(layout: lay.Marked, reader: Reader, tail: bool) -> Value:
         return read(layout.inner, reader, tail)
     if number != layout.null:
         raise reader.error(
-            f"{number} is in front of a value, where it is {layout.present} and in front of null {layout.null}", start
+            f"the number before a value is {number}, not {layout.present} (a value follows) or {layout.null} (null)",
+            start,
         )
     return None
 
@@ -528,7 +533,7 @@ def _(layout: lay.MeasuredKey, reader: Reader, tail: bool) -> Value:
     end = reader.position
     expected = _length_bytes(end - start)
     if reader.take(len(expected)) != expected:
-        raise reader.error(f"the length after a key of {end - start} bytes differs", end)
+        raise reader.error(f"the length stored after a key is not its size of {end - start} bytes", end)
     return value
 
 

@@ -194,7 +194,7 @@ def find_payload_conversion(old: Serializer, new: Serializer, layouts: LayoutCon
 
 
 def _refuse_time() -> int:
-    raise UnsupportedError("a value inside of another gets no time of its last access")
+    raise UnsupportedError("TTL cannot be added to a value nested in another one, which has no time of last access")
 
 
 def convert_column(array: pa.Array, old: Serializer, new: Serializer, layouts: LayoutContext) -> pa.Array:

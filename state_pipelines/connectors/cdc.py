@@ -269,7 +269,7 @@ def _read_json(raw: bytes, reader: Reader, start: int) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise reader.error("a JSON object is expected", start)
+        raise reader.error("the text of a schema or an offset is not a JSON object", start)
     return value
 
 
@@ -304,5 +304,5 @@ def read_debezium_offset(element: bytes, serializer: Serializer, context: Layout
     reader = Reader(element)
     raw = reader.bytes32()
     if not {"sourcePartition", "sourceOffset"} <= _read_json(raw, reader, 4).keys():
-        raise FormatError("an offset of Debezium has a partition and an offset")
+        raise FormatError("an offset of Debezium lacks sourcePartition or sourceOffset")
     return DebeziumOffset(raw.decode())

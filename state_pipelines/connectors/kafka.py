@@ -170,7 +170,7 @@ def choose_offset(before: int, offset: int | None, word: str | None, words: Mapp
             raise ValueRangeError(f"{word!r} is no word for an offset", hint=f"Words are {', '.join(numbers)}")
         return numbers[word]
     if offset is None:
-        raise ValueRangeError("neither an offset nor a word is left", hint="Set one of them")
+        raise ValueRangeError("the row has neither an offset nor a word such as earliest", hint="Set one of them")
     if offset < 0:
         raise ValueRangeError(f"the offset {offset} is negative", hint="For the first record set the word, earliest")
     return offset
@@ -662,13 +662,13 @@ def read_two_phase_commit(element: bytes, serializer: tree.Serializer, context: 
         raise UnsupportedError("the serializer is not that of a TwoPhaseCommitSinkFunction")
     value = read_value(derive_layout(serializer, context), Reader(element), tail=False)
     if not isinstance(value, dict):
-        raise FormatError("the state of a sink is not made of fields")
+        raise FormatError("the state of a TwoPhaseCommitSinkFunction has no fields")
     node = serializer.serializers[0]
 
     def transaction(each: dict[str, object]) -> Transaction:
         started = each["started"]
         if not isinstance(started, int):
-            raise FormatError("a transaction has no time")
+            raise FormatError("a transaction has no start time")
         return Transaction(each["transaction"], started, dumps({"": to_json(node, each["transaction"])})[4:-1])
 
     pending = value["pending"]

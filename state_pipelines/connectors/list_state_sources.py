@@ -134,7 +134,8 @@ def _edit_mark(mark: BeamKafkaMark, edited: Sequence[Mapping[str, Any]]) -> Beam
     for each, row in zip(cast("list[AvroRecord]", fields["partitions"]), edited, strict=True):
         if row["next_offset"] is None or row["next_offset"] < 0:
             raise ValueRangeError(
-                f"the offset {row['next_offset']} is null or negative", hint="Beam has no words for it"
+                f"the offset {row['next_offset']} is null or negative",
+                hint="Give the number of a record: Beam has no words such as earliest",
             )
         new = {**dict(each.fields), "nextOffset": row["next_offset"]}
         if "watermarkMillis" in new:
@@ -268,7 +269,7 @@ def read_checkpointed_offset(element: bytes, serializer: tree.Serializer, contex
             return CheckpointedOffset(content, number)
         case {"@tuple": [first, int() as number]} if not isinstance(number, bool):
             return CheckpointedOffset(content, number, _text(first))
-    raise FormatError("neither a whole number nor a tuple of something and a whole number")
+    raise FormatError("the element is neither a whole number nor a tuple whose second field is a whole number")
 
 
 def _text(value: Json) -> str:

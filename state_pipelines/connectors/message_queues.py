@@ -264,7 +264,9 @@ def read_pulsar_enumerator(versioned: Versioned) -> PulsarEnumerator:
     version = versioned.version
     with versioned.open("the enumerator of Pulsar", 1, 2, 3) as reader:
         partitions = tuple(_read_partition(reader, version - 1) for _ in range(reader.count(_SMALLEST_PARTITION)))
-        require(reader, version > 1 or bool(partitions), "an enumerator without partitions could be any")
+        require(
+            reader, version > 1 or bool(partitions), "an enumerator without partitions could be that of any connector"
+        )
     return PulsarEnumerator(version, partitions)
 
 

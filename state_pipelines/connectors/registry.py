@@ -598,7 +598,7 @@ def decode_splits(
     if isinstance(state, AmbiguousState):
         names = " and ".join(state.connectors)
         raise UnsupportedError(
-            f"the state could be that of {names}", hint="`detect` shows how each of them reads it; it is not guessed"
+            f"the state could be that of {names}", hint="Call `detect`, which returns what each of them reads"
         )
     return None if state is None else state.to_batch()
 
@@ -642,7 +642,9 @@ def write_coordinator(state: CoordinatorState) -> bytes:
         UsageError: the state is not that of a source coordinator.
     """
     if state.version is None or state.enumerator is None:
-        raise UsageError("only the state of a source coordinator can be put together", hint="Copy the bytes instead")
+        raise UsageError(
+            "the bytes of this coordinator state are not those of a source coordinator", hint="Copy the bytes instead"
+        )
     writer = Writer()
     writer.i32(state.version)
     write_versioned(writer, Versioned(state.enumerator.version, state.enumerator.data))

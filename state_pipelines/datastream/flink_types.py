@@ -101,7 +101,10 @@ class RowTypeInfo(TypeInformation):
         if not self.field_names:
             object.__setattr__(self, "field_names", tuple(f"f{index}" for index in range(len(self.field_types))))
         if len(set(self.field_names)) != len(self.field_types):
-            raise UsageError(f"{len(self.field_types)} fields of a Row have the names {', '.join(self.field_names)}")
+            raise UsageError(
+                f"{len(self.field_types)} fields of a Row need as many different names, not "
+                f"{', '.join(self.field_names)}"
+            )
 
     java_class = "org.apache.flink.types.Row"
 
@@ -621,7 +624,7 @@ def _derive_hint(hint: Any) -> TypeInformation:
 
 
 def derive_arrow_type(schema: pa.Schema | pa.DataType) -> TypeInformation:
-    """Return the type of a schema or type of Arrow: structs are Rows, timestamps with a time zone instants.
+    """Return Flink's type for a schema or type of Arrow: structs become Rows, timestamps with a time zone instants.
 
     Raises:
         UsageError: Flink has no type for it.

@@ -122,7 +122,7 @@ def _require_one_kryo(operators: Mapping[str, Sequence[FunctionOperator]], base:
         found = ", ".join(f"{uid}: Kryo {line}" for uid, line in sorted(written))
         what = "" if base is None else f"; the base is of Flink {1 if base.kryo_version == KRYO_OF_FLINK_1 else 2}.x"
         raise UsageError(
-            f"a savepoint has values of one release line of Kryo (2: Flink 1.x, 5: 2.x), and these are {found}{what}",
+            f"operators write their values with different versions of Kryo (2: Flink 1.x, 5: Flink 2.x): {found}{what}",
             hint="Make all operators with layouts=make_layouts(flink_version=…) of one release",
         )
     return max((each.kryo_version for subtasks in operators.values() for each in subtasks), default=KRYO_OF_FLINK_1)
@@ -133,7 +133,7 @@ def _require_all(uid: str, subtasks: Sequence[FunctionOperator]) -> None:
     found = [each.task.index for each in subtasks]
     if found != wanted:
         raise UsageError(
-            f"a savepoint needs the subtasks {wanted}, and these are {found}",
+            f"the subtasks {found} are given, and a savepoint needs {wanted}",
             where=Where(operator=uid),
             hint="Give all subtasks of the operator, ascending",
         )

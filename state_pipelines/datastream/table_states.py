@@ -618,7 +618,11 @@ class TableReadOnlyBroadcastState(ReadOnlyBroadcastState[Any, Any]):
         Raises:
             UsageError: always.
         """
-        raise UsageError("the state is read-only here", where=Where(state=self.descriptor.name))
+        raise UsageError(
+            "broadcast state is read-only in this method",
+            where=Where(state=self.descriptor.name),
+            hint="Change it in process_broadcast_element",
+        )
 
     def _write_key(self, key: Any) -> Any:
         return convert(self._key, key, self.descriptor.name)

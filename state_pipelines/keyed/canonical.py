@@ -708,7 +708,7 @@ def _scan_large(
         used = max(0, int(cursor[1]))
         if reader.complete:
             if used != len(data):
-                what = f"key group {section.key_group}: a part of it does not end where a record does"
+                what = f"key group {section.key_group}: the bytes read of it do not end where a record ends"
                 hint = "The file was changed while it was read"
                 raise FormatError(what, where=Where(file=file.name, offset=offset + used), hint=hint)
             return

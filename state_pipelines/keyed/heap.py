@@ -243,7 +243,7 @@ def read_span(stream: StateStream, header: KeyedHeader, section: Section, codec:
                 yield records
             left -= count
         if position != len(data):
-            what = f"key group {section.key_group}: a part of it does not end where an entry does"
+            what = f"key group {section.key_group}: the bytes read of it do not end where an entry ends"
             hint = "The file was changed while it was read"
             raise FormatError(what, where=Where(file=stream.name, offset=offset + position), hint=hint)
 

@@ -217,8 +217,9 @@ def require_memory(size: int, key_group: int, file: str) -> None:
     free = measure_free_memory()
     if free is not None and size * COPIES > free:
         raise UnsupportedError(
-            f"key group {key_group} has {size / _GIB:.1f} GiB, must be held whole for this, takes at least {COPIES} "
-            f"times as much memory, and {free / _GIB:.1f} GiB are free",
+            f"key group {key_group} has {size / _GIB:.1f} GiB and must fit in memory, which takes at least {COPIES} "
+            f"times as much, and {free / _GIB:.1f} GiB are free",
             where=Where(file=file),
-            hint="Write canonical, which holds no key group; or first rescale to a larger max parallelism",
+            hint="Write the canonical format, which holds no key group in memory; or first rescale to a larger max "
+            "parallelism",
         )

@@ -515,7 +515,7 @@ def check_header_size(stream: StateStream, end: int) -> None:
         FormatError: it is larger.
     """
     if end > MOST_HEADER:
-        what = f"the first {end:,} bytes of the file are to be a header, which has {MOST_HEADER >> 20} MiB at most"
+        what = f"the header of the file has at least {end:,} bytes, more than the {MOST_HEADER >> 20} MiB that are read"
         raise FormatError(what, where=Where(file=stream.name, offset=MOST_HEADER), hint="The file was changed")
 
 

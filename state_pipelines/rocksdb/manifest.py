@@ -417,7 +417,7 @@ def _read_edit(cursor: Cursor) -> _Edit:
         elif tag & _SKIPPABLE:
             cursor.prefixed()
         else:
-            raise _unknown(cursor, f"an edit of the MANIFEST has the unknown part {tag}")
+            raise _unknown(cursor, f"an edit of the MANIFEST has the unknown tag {tag}")
     return edit
 
 

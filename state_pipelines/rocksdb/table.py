@@ -323,7 +323,7 @@ def _decompress_into(
         ):
             written = _DECOMPRESSORS[kind](source[start:end], target[plain_start:plain_end])
             if written != plain_end - plain_start:
-                what = f"a block holds {written} bytes, it says {plain_end - plain_start}"
+                what = f"a block has {written} bytes decompressed, and states {plain_end - plain_start}"
                 raise FormatError(what, where=_locate(block_format, offset))
     except (cramjam.DecompressionError, zlib.error, ValueError, OSError) as error:
         what = f"a block cannot be decompressed: {error}"
@@ -731,9 +731,11 @@ def _read_footer(tail: _Tail) -> tuple[BlockFormat, tuple[int, int], tuple[int, 
     footer = tail.read(start, FOOTER_SIZE)
     version = int.from_bytes(footer[-12:-8], "little")
     if version not in FORMAT_VERSIONS:
-        raise UnsupportedVersionError(f"tables of format version {version}", where=where, hint=_TABLE_HINT)
+        raise UnsupportedVersionError(
+            f"tables of format version {version} are not supported", where=where, hint=_TABLE_HINT
+        )
     if footer[0] not in CHECKSUM_TYPES:
-        raise UnsupportedError(f"block checksums of type {footer[0]}", where=where, hint=_TABLE_HINT)
+        raise UnsupportedError(f"block checksums of type {footer[0]} are not supported", where=where, hint=_TABLE_HINT)
     if version < _FIRST_EXTENDED:
         cursor = Cursor(footer[1:-12], file.stream.name, start + 1)
         block_format = BlockFormat(file.stream.name, footer[0], sized=version >= _FIRST_SIZED)
@@ -847,7 +849,10 @@ def _cut_tombstones(
     for key, end, _ in entries:
         trailer = int.from_bytes(key[-KEY_TRAILER_SIZE:], "little")
         if len(key) < KEY_TRAILER_SIZE or trailer & 0xFF != RANGE_DELETION:
-            raise FormatError("a range tombstone of a table is not one", where=Where(file=file.stream.name))
+            raise FormatError(
+                "an entry among the range tombstones of a table is no range tombstone",
+                where=Where(file=file.stream.name),
+            )
         start = max(key[:-KEY_TRAILER_SIZE], file.smallest)
         end = min(end, file.end)
         if start < end:

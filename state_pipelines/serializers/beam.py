@@ -139,7 +139,7 @@ def read_coder(stream: bytes) -> Coder:
         raise FormatError(f"a Java stream of {_SERIALIZER} is expected")
     coder = content.fields.get("coder")
     if not isinstance(coder, JavaObject) or not _is_coder(coder):
-        raise FormatError("the serializer has no coder")
+        raise FormatError("the CoderTypeSerializer in the Java stream has no coder")
     return _Graph().coder(coder)
 
 
@@ -178,7 +178,7 @@ class _Graph:
                 components.append((name, coder))
                 size += inner
             if size > MAX_CODERS:
-                raise FormatError(f"a coder unfolds to more than {MAX_CODERS} coders")
+                raise FormatError(f"a coder contains more than {MAX_CODERS} coders")
             known = Coder(content.class_name, tuple(components), _detail(content)), size
             self.found[id(content)] = known
         return known

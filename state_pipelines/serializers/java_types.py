@@ -690,7 +690,7 @@ def _read_registration(name: str, key: Reader | None, value: Reader | None) -> K
         start = key.position
         class_name = key.utf()
         if class_name != name:
-            raise key.error(f"the entry {name!r} holds the class {class_name!r}", start)
+            raise key.error(f"the entry for class {name!r} names the class {class_name!r}", start)
         key.expect_end(f"the class {name}")
     return KryoRegistration(
         class_name=name,
@@ -732,7 +732,7 @@ def _read_field(name: str, key: Reader | None, value: Reader | None) -> PojoFiel
         start = key.position
         field_name = key.utf()
         if field_name != name:
-            raise key.error(f"the entry {name!r} holds the field {field_name!r}", start)
+            raise key.error(f"the entry for field {name!r} names the field {field_name!r}", start)
         key.expect_end(f"the field {name}")
     return PojoField(name=name, declaring_class=declaring_class, serializer=_read_framed(value))
 
@@ -828,7 +828,7 @@ def read_protobuf(reader: Reader, head: Head) -> Protobuf:
     )
     start = reader.position
     if reader.take(_DIGEST_SIZE) != hashlib.sha256(node.descriptors).digest():
-        raise reader.error("the digest after the descriptors is not theirs", start)
+        raise reader.error("the SHA-256 after the descriptors does not match them", start)
     return node
 
 

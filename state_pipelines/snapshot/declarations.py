@@ -222,7 +222,7 @@ def parse_thrifts(texts: Iterable[str]) -> tuple[str, ...]:
             try:
                 content = read_file(resolve(text), most=MOST_TEXT).decode()
             except UnicodeDecodeError:
-                raise UsageError("the file is not text, so it is none of Thrift") from None
+                raise UsageError("the file is not text, so it is no Thrift file") from None
             MessageTypes(thrift=(content,)).check()
         found.append(content)
     return tuple(found)

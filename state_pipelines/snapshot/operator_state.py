@@ -772,7 +772,9 @@ class BytesState(State):
             UsageError: a wanted column does not exist, or the options have a key.
         """
         if options is not None and options.key is not None:
-            raise UsageError("no keys are known of raw state", hint="Choose key groups instead")
+            raise UsageError(
+                "raw state is not decoded, so that it cannot be selected by key", hint="Choose key groups instead"
+            )
         return select_fields(list(self._all_columns), options)
 
     def batches(  # noqa: D102

@@ -187,7 +187,7 @@ def find_misfits(snapshot: SnapshotFiles) -> Iterator[str]:
                     seen.add(info.name)
                     yield (
                         f"the plan does not fit state {info.name} of operator {operator.uid}, which holds other types "
-                        f"than {state.describe()}: its columns keep their numbers. Give the plan of the job that wrote "
+                        f"than {state.describe()}: its columns get no names. Give the plan of the job that wrote "
                         "the snapshot"
                     )
 
@@ -268,9 +268,9 @@ def check_owner(owners: Owners, operator_id: bytes) -> None:
     if operator_id in owners:
         path, other = owners[operator_id]
         raise FormatError(
-            "two databases of the operator have the file"
+            "two RocksDB databases of the operator name the same private file"
             if other == operator_id
-            else f"the file is among the state of operator {format_operator_id(other)}, too",
+            else f"the file also belongs to the state of operator {format_operator_id(other)}",
             where=Where(file=path),
             hint=EDITED_METADATA,
         )
@@ -320,8 +320,8 @@ def explain_older_ranges(operator: OperatorState, label: str) -> str | None:
     if follows_formula(operator):
         return None
     return (
-        f"operator {label}: its subtasks hold other key groups than Flink gives them today, so that Flink restores it "
-        f"whole at another parallelism only; `rescale --parallelism {label}={operator.parallelism}` writes them as "
+        f"operator {label}: its subtasks hold other key groups than Flink assigns today, so that Flink restores all of "
+        f"its state only at another parallelism; `rescale --parallelism {label}={operator.parallelism}` writes them as "
         "Flink does"
     )
 

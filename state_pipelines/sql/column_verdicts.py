@@ -127,8 +127,8 @@ def _compare_kept_rows(
                 number,
                 new=index,
                 exact=False,
-                reason="rows are found by it, so that later changes would not find those from before; declare a "
-                "primary key, give a table with the column, or start from empty",
+                reason="rows are stored by it, so that later changes would not find rows from before the savepoint; "
+                "declare a primary key, give a table with the column, or start from empty",
             )
         else:
             where = " (NULL is not allowed: give a default or a table)" if not shown.type.nullable else ""
@@ -221,9 +221,7 @@ def _compare_accumulators(
             same = [n for n, each in enumerate(source.columns) if each.meaning == column.meaning]
             if shortened:
                 used |= {*same}
-                reason = (
-                    "values of rows that leave the window are not taken out of it; start from empty, or keep the bounds"
-                )
+                reason = "it also has values of rows outside the shorter window; start from empty, or keep the bounds"
                 yield _verdict(shown, Verdict.REFUSED, number, new=index, exact=False, reason=reason)
             elif same:
                 used.add(same[0])
@@ -275,7 +273,7 @@ def _compare_accumulators(
                 number,
                 new=index,
                 exact=False,
-                reason="the input takes back rows now, which needs numbers of rows that the old query did not keep; "
+                reason="the input has retractions now, which need counts of rows that the old query did not keep; "
                 "add COUNT(*) or COUNT of the column to the old query first, or start from empty",
             )
         elif column.buffer is None:
@@ -295,8 +293,8 @@ def _compare_accumulators(
                 number,
                 new=index,
                 exact=False,
-                reason="rows from before are taken back from it, and no state has their values; keep MAX, MIN or "
-                "COUNT(DISTINCT …) of the column in the old query first, or start from empty",
+                reason="Flink retracts rows from before the savepoint from it, and no state has their values; keep "
+                "MAX, MIN or COUNT(DISTINCT …) of the column in the old query first, or start from empty",
             )
         elif kept and (reason := _find_unfolded(column, kept)):
             yield _verdict(shown, Verdict.REFUSED, number, new=index, exact=False, reason=reason)
@@ -313,7 +311,7 @@ def _compare_accumulators(
                 sources=(kept.index(argument) - 1,) if argument else (),
                 view="inputState",
                 exact=not is_float,
-                reason=f"from the rows of the window, which inputState has{note}",
+                reason=f"from the rows of the window in inputState{note}",
             )
         else:
             yield _verdict(
@@ -323,7 +321,7 @@ def _compare_accumulators(
                 new=index,
                 derivation=Derivation.INITIAL,
                 exact=False,
-                reason="partial until the rows from before have left the window, which do not have the column"
+                reason="partial until the rows from before the savepoint, which lack the column, have left the window"
                 if kept
                 else _explain_empty(column, source, pair.new) + (_TAKEN_BACK if retracts(new.node) else ""),
             )
@@ -374,7 +372,7 @@ def _count_preceding(node: PlanNode) -> int | None:
     return value if isinstance(value, int) else None
 
 
-_TAKEN_BACK = "; rows from before that are taken back are taken out of it too"
+_TAKEN_BACK = "; retractions of rows from before the savepoint are subtracted from it, too"
 
 _ADDED_UP = ("COUNT", "SUM", "$SUM0", "AVG")
 
@@ -389,9 +387,12 @@ def _find_unfolded(column: PlannedColumn, kept: Sequence[str]) -> str:
     assert buffer is not None
     way = "start from empty, or keep the calls as they are"
     if buffer.distinct or buffer.filter or buffer.function not in _ADDED_UP:
-        return f"rows that leave the window are taken back from it, and its values are not computed from them; {way}"
+        return f"Flink retracts rows that leave the window from it, but its value over them cannot be computed; {way}"
     if buffer.argument and buffer.argument not in kept and ", " in buffer.argument:
-        return f"rows from before are taken back from it, and it has several arguments; {way}"
+        return (
+            "Flink retracts rows from before the savepoint from it, but its value over them cannot be computed, since "
+            f"it has several arguments; {way}"
+        )
     return ""
 
 
@@ -421,5 +422,5 @@ def _explain_empty(column: PlannedColumn, source: PlannedRow, state: PlannedStat
             and found.argument
             and (found.argument in mine.argument or mine.argument in found.argument)
         ):
-            return f"{each.meaning} is another expression; {end}"
+            return f"{each.meaning} of the old query has another expression; {end}"
     return end

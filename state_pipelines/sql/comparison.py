@@ -56,7 +56,11 @@ def _drop(operator: PlannedOperator) -> OperatorVerdict:
     states = tuple(StateVerdict(each, None, Verdict.DROPPED) for each in operator.states)
     if operator.kind == "table-source-scan":
         return OperatorVerdict(
-            operator, None, Verdict.DROPPED, states, reasons=("the new query does not read the table: its offsets go",)
+            operator,
+            None,
+            Verdict.DROPPED,
+            states,
+            reasons=("the new query does not read the table: its offsets are dropped",),
         )
     reason = "the new query has no such operator"
     return OperatorVerdict(operator, None, Verdict.DROPPED, states, reasons=(reason,))
@@ -74,7 +78,7 @@ def _start_empty(operator: PlannedOperator, node: NodeSignature, matches: NodeMa
     kept = {sink for _, each in matches.pairs if each.keeps_state and not each.is_source for sink in each.sinks}
     reasons = ["it is new, and rows from before the savepoint never reach it"]
     if kept & node.sinks:
-        reasons.append("operators with state above or below it are carried: their rows are not sent again")
+        reasons.append("operators before or after it keep their state, and do not emit their rows again")
     return OperatorVerdict(None, operator, Verdict.EMPTY, states, exact=False, reasons=tuple(reasons))
 
 
@@ -270,7 +274,7 @@ def _find_over_refusal(old: NodeSignature, new: NodeSignature) -> str:
         for node in (old, new)
     )
     if kept != wanted:
-        return f"the window goes by other rows or times ({', '.join(sorted(kept ^ wanted))} of one is unknown); {way}"
+        return f"the window needs other states now (only one query has {', '.join(sorted(kept ^ wanted))}); {way}"
     return ""
 
 
@@ -300,7 +304,7 @@ def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
     gone, come = _find_filter_changes(old, new)
     if gone or come:
         changed = f"the filter changes from {_join(gone) or 'none'} to {_join(come) or 'none'}"
-        yield f"{changed}: rows from before stay as the old one chose them"
+        yield f"{changed}: rows from before the savepoint stay as the old filter chose them"
     elif moved := _find_moved_filters(old, new):
         yield f"{', '.join(moved)}: its values come from rows of other filters, and those from before stay as they are"
     if old.bare_inputs != new.bare_inputs:
@@ -399,7 +403,7 @@ def _find_more_rows(old: PlanNode, new: PlanNode) -> str:
         if more <= fewer:
             return ""
         return f"it keeps {more} rows instead of {fewer}: those that the old query did not keep are missing"
-    return "its number of rows is another one: rows that the old query did not keep are missing"
+    return "the limit of its rows changes: rows that the old query did not keep are missing"
 
 
 def _join(texts: Sequence[str]) -> str:

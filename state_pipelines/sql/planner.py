@@ -268,7 +268,8 @@ def _compile(java: Any, script: Script) -> tuple[str, list[str]]:
         except UsageError as error:
             if replaced:
                 error.hint = (
-                    f"A stub stands for {', '.join(replaced)}, whose connector may do more: give its jar {_JARS}"
+                    f"A stub replaces the connector of {', '.join(replaced)}, which may support more: give its jar "
+                    f"{_JARS}"
                 )
             raise
         except _MissingFactoryError as missing:
@@ -276,8 +277,8 @@ def _compile(java: Any, script: Script) -> tuple[str, list[str]]:
                 raise missing.explain() from None
             script, replaced[missing.table] = _stub(script, missing)
             notes.append(
-                f"table {missing.table}: no jar has {missing.identifier}, so that a stub with its schema stands "
-                f"for it; numbers of nodes may differ from those of a plan with the connector {_JARS}"
+                f"table {missing.table}: no jar has {missing.identifier}, so that a stub with its schema replaces "
+                f"it; numbers of nodes may differ from those of a plan with the connector {_JARS}"
             )
     return _restore_options(text, replaced), notes
 
@@ -344,7 +345,7 @@ def _stub(script: Script, missing: _MissingFactoryError) -> tuple[Script, Mappin
         if any(key.endswith("format") and _CHANGELOG_FORMAT.search(value) for key, value in options.items()) or (
             missing.role == "source" and options.get("connector") not in _INSERTING
         ):
-            raise missing.explain(", and which changes it knows decides which states the query keeps")
+            raise missing.explain(", and the kinds of changes that it supports decide which states the query keeps")
         stub = _SINK_STUB if missing.role == "sink" else _SOURCE_STUB
         definitions[index] = replace(each, text=replace_options(each.text, stub))
         return replace(script, definitions=tuple(definitions)), options

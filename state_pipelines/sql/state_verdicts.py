@@ -153,10 +153,10 @@ def _add_state(
             each.meaning == text and each.verdict is not Verdict.EMPTY for each in accumulator.columns
         )
         if carried:
-            reason = "the old query did not keep the values, and takes back none; start from empty, or keep an input "
+            reason = "the old query had no retractions and did not keep the values; start from empty, or keep an input "
             return StateVerdict(None, state, Verdict.REFUSED, exact=False, reason=f"{reason}that only inserts")
     if new.kind == "deduplicate" or (new.kind == "rank" and state.name != "sorted-map"):
-        reason = "the old query did not keep rows in this way; start from empty, or keep the old operator"
+        reason = "the old query has no state with these rows; start from empty, or keep the old operator"
         return StateVerdict(None, state, Verdict.REFUSED, exact=False, reason=reason)
     if not state.rows and not state.meaning:
         return StateVerdict(None, state, Verdict.EMPTY, reason="begins as in a new job")
@@ -168,8 +168,8 @@ def _compare_state(
 ) -> StateVerdict:
     if pair.new.calls and retracts(old.node) != retracts(new.node):
         reason = (
-            "the view of a query that takes back rows has numbers of rows, and that of others has marks; start from "
-            "empty, or keep an input of the same kind"
+            "distinct values are stored with counts of rows if the input has retractions, and with a bit for each call "
+            "if not; start from empty, or keep an input of the same kind"
         )
         return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=reason)
     if pair.new.calls and not pair.new.rows:
@@ -181,7 +181,7 @@ def _compare_state(
     if old.condition != new.condition and any("Tuple2<" in each.plain_template for each in (pair.old, pair.new)):
         reason = (
             f"the condition of the join changes from {old.condition or 'none'} to {new.condition or 'none'}, and "
-            "numbers of matching rows with it; start from empty, or keep the old condition"
+            "the counts of matching rows with it; start from empty, or keep the old condition"
         )
         return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=reason)
     if pair.old.plain_template != pair.new.plain_template:
@@ -193,7 +193,7 @@ def _compare_state(
         if derivation is Derivation.COUNT_MATCHES:
             unmatched = _list_unmatched(new)
     if new.kind == "rank" and pair.new.name == "data-state" != pair.old.name:
-        reason = "the input takes back rows now, and rows after the first ones are not known; start from empty"
+        reason = "the input has retractions now, and the old query kept the first rows only; start from empty"
         return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=reason)
     if new.kind == "rank" and (limit := _find_fewer_rows(old, new, pair)) is not None:
         chosen = _choose_rows(old, pair, limit)
@@ -201,14 +201,14 @@ def _compare_state(
             return StateVerdict(pair.old, pair.new, Verdict.REFUSED, exact=False, reason=chosen)
         first, derivation = chosen, Derivation.FIRST_ROWS
         rows = "row is" if limit == 1 else f"{limit} rows are"
-        reasons = [f"the first {rows} kept; those that were emitted after them are not taken back"]
+        reasons = [f"the first {rows} kept; rows after them that were emitted are not retracted"]
         if _get_end(old) == _get_end(new):
             reasons = [f"the first {rows} kept; the state of numbered rows may hold more"]
     last = find_shorter_window(old, new)
     if last is not None and pair.new.name in WINDOW_STATES:
         derivation = Derivation.LAST_ROWS
         rows = "row" if last == 1 else f"{last} rows"
-        reasons = [f"the last {rows} of the window are kept; those that were emitted stay as they are"]
+        reasons = [f"the last {rows} of the window are kept; results that were emitted stay as they are"]
     columns = tuple(compare_rows(old, new, pair, views))
     ttl = pair.new.ttl or pair.old.ttl
     if ttl is not None:
@@ -286,8 +286,8 @@ def _choose_rows(old: NodeSignature, pair: StatePair, limit: int) -> FirstRows |
         if not isinstance(index, int) or not 0 <= index < len(columns) or columns[index].type.root in _UNORDERED:
             name = columns[index].name if isinstance(index, int) and 0 <= index < len(columns) else "a column"
             return (
-                f"fewer rows are kept, and the first ones by {name} cannot be chosen off line; keep the old number of "
-                "rows and filter its result by row number, or start from empty"
+                f"fewer rows are kept, and the first ones by {name} cannot be chosen outside Flink; keep the old "
+                "number of rows and filter its result by row number, or start from empty"
             )
         order.append(SortColumn(index, bool(each.get("isAscending")), bool(each.get("nullIsLast"))))
     return FirstRows(limit, tuple(order))
@@ -296,8 +296,8 @@ def _choose_rows(old: NodeSignature, pair: StatePair, limit: int) -> FirstRows |
 def _explain_ttl(old: str | None, new: str | None) -> str:
     change = f"time to live changes from {old or 'none'} to {new or 'none'}"
     if old is None:
-        return f"{change}, and state from before lives from the migration on"
-    return f"{change}, and what has expired is missing"
+        return f"{change}, and the time of existing entries starts with the migration"
+    return f"{change}, and entries that have expired are missing"
 
 
 def _limit_by_ttl(column: ColumnVerdict, ttl: str) -> ColumnVerdict:
@@ -322,7 +322,7 @@ def _compare_view(pair: StatePair) -> StateVerdict:
         Verdict.COMPUTED,
         bits=bits,
         exact=exact,
-        reason=f"each value is marked for {', '.join(new)} now, and was for {', '.join(old)}",
+        reason=f"each distinct value has bits for {', '.join(new)} now, and had bits for {', '.join(old)}",
     )
 
 
@@ -336,11 +336,14 @@ def _compare_layouts(
         one, other = (_mark_row(each) for each in (before, after))
         if one == other.replace(counted, plain) or (one, other) == ("Map<{row}, Int>", "Map<{row}, Tuple2<Int, Int>>"):
             if find_join_spec(new.node).get("nonEquiCondition") is not None:
-                return "match counts cannot be computed for a join with a condition beside its keys; start from empty"
-            reason = "numbers of matching rows of the other side are counted; rows without one were never emitted"
+                return (
+                    "counts of matching rows cannot be computed for a join with a condition besides its keys; start "
+                    "from empty"
+                )
+            reason = "matching rows of the other side are counted; rows without a match were never emitted"
             return Derivation.COUNT_MATCHES, False, reason
         if other == one.replace(counted, plain) or (one, other) == ("Map<{row}, Tuple2<Int, Int>>", "Map<{row}, Int>"):
-            return Derivation.COPY, True, "numbers of matching rows are left out"
+            return Derivation.COPY, True, "counts of matching rows are dropped"
         return (
             f"the unique key of a side changes, and with it the layout ({_name_rows(before)} becomes "
             f"{_name_rows(after)}); give both queries the same primary keys, or start from empty"
@@ -350,7 +353,7 @@ def _compare_layouts(
         others = "" if exact else "; rows after the first are not known"
         return Derivation.COPY, exact, f"rows are kept under another layout{others}"
     return (
-        f"the layout changes from {_name_rows(before)} to {_name_rows(after)}: the old operator kept other things; "
+        f"the layout changes from {_name_rows(before)} to {_name_rows(after)}: the old operator kept other data; "
         "start from empty, or keep the old operator"
     )
 
@@ -387,5 +390,5 @@ def _find_swap(
         if one.meaning != other.meaning
     ]
     if bare_old.calls != bare_new.calls and not found:
-        return f"marks of {', '.join(bare_old.calls)} would be taken for those of {', '.join(bare_new.calls)}"
+        return f"distinct values of {', '.join(bare_old.calls)} would be taken for those of {', '.join(bare_new.calls)}"
     return ", ".join(found)

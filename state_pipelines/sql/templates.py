@@ -88,7 +88,7 @@ def _project(node: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, An
     """
     if node.get("upsertMaterialize"):
         raise UnsupportedError(
-            f"node {node['id']}, a lookup join, keeps the rows that it found (its input takes back rows), for which "
+            f"node {node['id']}, a lookup join, keeps the rows that it found (its input has retractions), for which "
             "there is no stub"
         )
     found = []

@@ -155,7 +155,7 @@ def test_a_database_of_another_operator(call: Callable[..., Called], tmp_path: P
         return put(subtasks, [found[0][0], *found[1][1:]]) if len(found) == 2 else None
 
     edit_operators(copy, change)
-    require_refused(call, copy, tmp_path / "out", "the file is among the state of operator")
+    require_refused(call, copy, tmp_path / "out", "the file also belongs to the state of operator")
 
 
 def test_an_operator_that_is_listed_twice(call: Callable[..., Called], tmp_path: Path) -> None:
@@ -379,7 +379,7 @@ def test_changes_of_another_operator(call: Callable[..., Called], tmp_path: Path
         return replace(metadata, operator_states=tuple(operators))
 
     copy.edit(edit)
-    require_refused(call, copy, tmp_path / "out", "is among the state of operator")
+    require_refused(call, copy, tmp_path / "out", "also belongs to the state of operator")
 
 
 def test_private_files_of_two_databases() -> None:
@@ -392,7 +392,7 @@ def test_private_files_of_two_databases() -> None:
             states = list(metadata.operator_states)
             states[index] = replace(operator, subtasks=subtasks)
             owners = find_shared_files(replace(metadata, operator_states=tuple(states)))
-            with pytest.raises(FormatError, match="two databases of the operator have the file"):
+            with pytest.raises(FormatError, match="two RocksDB databases of the operator name the same private file"):
                 check_owner(owners, operator.operator_id)
             found += 1
     assert found > 1

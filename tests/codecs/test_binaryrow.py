@@ -186,7 +186,11 @@ def test_bit_set_grows_by_eight_bytes() -> None:
         ("04" + "00" * 7, (), "4 is no row kind"),
         ("00" * 8 + "0800000018000000", (STRING,), "8 bytes expected in a block of 16 bytes"),
         ("00" * 8 + "ffffffff10000000", (STRING,), "4294967295 bytes expected"),
-        ("00" * 8 + "0000000000000088", (STRING,), "a slot of 8 bytes holds 8 bytes"),
+        (
+            "00" * 8 + "0000000000000088",
+            (STRING,),
+            "a slot of 8 bytes states 8 bytes of data, more than the 7 that fit",
+        ),
         ("00" * 8 + "ff00000000000081", (STRING,), "not UTF-8"),
         ("00" * 8 + "0400000010000000" + "ffffffff" + "00" * 4, (ARRAY,), "a count of -1 is negative"),
         ("00" * 8 + "0400000010000000" + "ffffff7f" + "00" * 4, (ARRAY,), "bytes expected in a block of 4 bytes"),

@@ -301,7 +301,7 @@ BASE = lay.PojoObject("Base", (), (SUBCLASS,))
 @pytest.mark.parametrize(
     ("layout", "value", "message"),
     [
-        (lay.Primitive(lay.PrimitiveKind.I32), None, "a value is null where the serializer has no form for null"),
+        (lay.Primitive(lay.PrimitiveKind.I32), None, "a value is null where the serializer cannot write null"),
         (lay.Struct((("f0", lay.Sized()),)), {"f0": None}, "a value is null"),
         (lay.Sequence(lay.Text(False)), ["a", None], "a value is null"),
         (lay.Primitive(lay.PrimitiveKind.U16), -1, "a Java char is outside 0 to 65535"),

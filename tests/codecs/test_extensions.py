@@ -74,12 +74,12 @@ def test_a_class_has_one_layout() -> None:
 
 
 def test_families_of_flink_keep_their_layouts() -> None:
-    with pytest.raises(UsageError, match="Basic is not a custom serializer family"):
+    with pytest.raises(UsageError, match="Basic is not the node class of a custom serializer"):
         register_layout(tree.Basic)
 
 
 def test_families_of_flink_keep_their_json() -> None:
-    with pytest.raises(UsageError, match="Basic is not a custom serializer family"):
+    with pytest.raises(UsageError, match="Basic is not the node class of a custom serializer"):
         register_json(tree.Basic)
 
 
@@ -124,7 +124,7 @@ def test_a_pair_has_one_conversion() -> None:
 
 
 def test_families_of_flink_have_their_own_conversions() -> None:
-    with pytest.raises(UsageError, match="Basic and Pojo are both families of Flink"):
+    with pytest.raises(UsageError, match="Basic and Pojo are both serializers of Flink"):
         register_conversion(tree.Basic, tree.Pojo)
 
 

@@ -90,11 +90,11 @@ def test_parts_that_are_no_value_are_refused(name: str, data: str, kind: type[St
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("char", None, "null where the serializer has no form for null"),
+        ("char", None, "null where the serializer cannot write null"),
         ("char", "", "exactly one character"),
         ("char", "ab", "exactly one character"),
         ("char", "\U0001f600", "exactly one character"),
-        ("ordered_i64", None, "null where the serializer has no form for null"),
+        ("ordered_i64", None, "null where the serializer cannot write null"),
         ("local_time", 86_400_000_000_000, "a time of day is outside"),
         ("instant", {"epoch_second": 1, "nano": None}, "nano is null in a value that is not"),
         ("local_date_time", {"date": None, "time": 0}, "date is null in a value that is not"),

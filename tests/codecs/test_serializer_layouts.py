@@ -419,9 +419,13 @@ def test_fixed_width_is_that_of_the_serializer(serializer: tree.Serializer, widt
 @pytest.mark.parametrize(
     ("serializer", "data", "message"),
     [
-        (build.basic("Variant"), "00000002ffffffff0c07", "a variant of 2 and -1 bytes does not fit"),
-        (build.basic("Variant"), "00000002000000010c07", "a variant of 2 and 1 bytes does not fit"),
-        (build.basic("StringValueArray"), "0000000200000001", "2 strings of 1 bytes do not fit"),
+        (build.basic("Variant"), "00000002ffffffff0c07", "a VARIANT of 2 + -1 bytes does not fit in the 2 bytes left"),
+        (build.basic("Variant"), "00000002000000010c07", "a VARIANT of 2 + 1 bytes does not fit in the 2 bytes left"),
+        (
+            build.basic("StringValueArray"),
+            "0000000200000001",
+            "2 strings of 1 bytes in total do not fit in the 0 bytes left",
+        ),
         (build.basic("StringValueArray"), "000000010000000300000000", "2 bytes are left over"),
         (build.basic("PythonBigDec"), "00000003312c35", "is not a decimal number"),
         (build.basic("PythonBigDec"), "000000032b3135", "is not a decimal number in the form of Java"),

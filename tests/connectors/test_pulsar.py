@@ -116,5 +116,5 @@ def test_what_is_no_message_id_is_refused(data: str) -> None:
 
 
 def test_an_enumerator_without_partitions_could_be_any() -> None:
-    with pytest.raises(FormatError, match="could be any"):
+    with pytest.raises(FormatError, match="could be that of any connector"):
         read_pulsar_enumerator(Versioned(1, i32(0)))

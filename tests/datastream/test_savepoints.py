@@ -173,7 +173,7 @@ def test_a_savepoint_has_no_values_that_ttl_leaves_out(tmp_path: Path) -> None:
 def test_a_savepoint_needs_all_subtasks(tmp_path: Path) -> None:
     operators = start(2)
     for wrong in (operators[:1], operators[::-1], []):
-        with pytest.raises(UsageError, match="needs the subtasks"):
+        with pytest.raises(UsageError, match="a savepoint needs"):
             write_savepoint(str(tmp_path / "savepoint"), {"visits": wrong})
     with pytest.raises(UsageError, match="not a format"):
         write_savepoint(str(tmp_path / "savepoint"), {"visits": operators}, format="keep")

@@ -205,7 +205,7 @@ class TestReplay:
             change(5, StateChangeOperation.SET_INTERNAL, key + window(0) + long(3)),
         ]
         assert replay_one(SUM, changes) == {(5, key + window(0)): long(3)}
-        with pytest.raises(UnsupportedError, match="takes the user's function") as error:
+        with pytest.raises(UnsupportedError, match="needs the user's function") as error:
             replay_one(SUM, changes[:-1])
         assert error.value.where.state == "sum"
         assert "savepoint" in error.value.hint

@@ -58,18 +58,18 @@ def test_a_missing_set_of_changes_is_found_by_the_size(missing: int, compressed:
     log = in_file(SETS, compressed=compressed)
     streams = tuple(each for number, each in enumerate(log.streams) if number != missing)
     edited = open_log(replace(log, streams=streams))
-    with pytest.raises(FormatError, match="a set of changes is missing or is not its own") as error:
+    with pytest.raises(FormatError, match="a change set is missing, or another one is in its place") as error:
         read(edited)
     assert error.value.where.file == "dstl/file"
     # The size goes along to other processes.
-    with pytest.raises(FormatError, match="a set of changes is missing"):
+    with pytest.raises(FormatError, match="a change set is missing"):
         pickle.loads(pickle.dumps(edited)).log.sizes(ALL)
 
 
 def test_a_set_of_changes_of_another_subtask_is_found_by_the_size() -> None:
     log = in_file([*SETS, [change(3, StateChangeOperation.SET, long(1) + b"\0\4abc")]], compressed=False)
     swapped = (*log.streams[:2], log.streams[3])
-    with pytest.raises(FormatError, match="is not its own"):
+    with pytest.raises(FormatError, match="another one is in its place"):
         read(open_log(replace(log, streams=swapped, size=measure(SETS), persisted_size=0)))
 
 

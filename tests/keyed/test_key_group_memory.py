@@ -34,7 +34,7 @@ def test_a_key_group_without_memory_is_refused(
     generate(savepoint, 20_000, Shape(format=source, max_parallelism=2))
     monkeypatch.setattr(key_groups, "CHECKED_FROM", 1 << 16)
     monkeypatch.setattr(key_groups, "measure_free_memory", lambda: 1 << 20)
-    with pytest.raises(UnsupportedError, match=r"key group [01] has .* must be held whole .* GiB are free"):
+    with pytest.raises(UnsupportedError, match=r"key group [01] has .* must fit in memory, .* GiB are free"):
         sp.convert(savepoint, str(tmp_path / "target"), to, processes=1)
     assert not (tmp_path / "target").exists()
     monkeypatch.setattr(key_groups, "measure_free_memory", lambda: 1 << 30)

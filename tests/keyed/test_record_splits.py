@@ -264,7 +264,7 @@ def test_a_piece_that_ends_inside_a_record_is_told() -> None:
     section = split.sections[0]
     assert section.span is not None
     broken = replace(section, span=replace(section.span, stop=section.span.stop - 1))
-    with pytest.raises(FormatError, match="does not end where a record does"):
+    with pytest.raises(FormatError, match="do not end where a record ends"):
         scan(replace(split, sections=(broken,)), 0)
 
 

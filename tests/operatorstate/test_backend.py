@@ -251,7 +251,7 @@ WRONG_HANDLES = {
     "another kind": ((lies_at("rules", START),), "the handle says .* SPLIT_DISTRIBUTE, but the file says BROADCAST"),
     "a gap after the header": (STATES[1:], rf"bytes {START} to {START + 5}, after the header, belong to no element"),
     "no list elements": ((lies_at("names"), STATES[2]), rf"bytes {START} to {START + 13}, after the header"),
-    "twice": ((*STATES, STATES[0]), "two handles, or one twice, name elements of this state"),
+    "twice": ((*STATES, STATES[0]), "elements of this state in this file are listed in two handles, or twice in one"),
     "no broadcast": ((lies_at("rules", mode=OperatorStateMode.BROADCAST),), "a broadcast state has one offset, not 0"),
 }
 

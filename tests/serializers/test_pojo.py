@@ -144,5 +144,5 @@ def test_bytes_left_in_a_frame_are_an_error() -> None:
 
 def test_a_field_under_another_name_is_an_error() -> None:
     entry = utf("id") + frame(utf("com.acme.Order") + utf("key")) + frame(LONG)
-    with pytest.raises(FormatError, match="'id' holds the field 'key'"):
+    with pytest.raises(FormatError, match="'id' names the field 'key'"):
         read(snapshot(optional_map(entry)))

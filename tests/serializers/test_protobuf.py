@@ -74,7 +74,7 @@ def test_snapshot_bytes() -> None:
 
 
 def test_damaged_and_later_snapshots() -> None:
-    with pytest.raises(FormatError, match="the digest after the descriptors is not theirs"):
+    with pytest.raises(FormatError, match="the SHA-256 after the descriptors does not match them"):
         read_nested(Reader(encode(NODE)[:-1] + b"\0"))
     start = len(SNAPSHOT_CLASS) + 2
     later = encode(NODE)
@@ -104,7 +104,7 @@ def test_messages_in_a_list_know_their_ends_and_are_text_in_tables() -> None:
     (text,) = array.to_pylist()
     assert text.startswith('{"@class":"com.acme.Nodes$Node"')
     assert '"child"' in text
-    with pytest.raises(UnsupportedError, match="not written back"):
+    with pytest.raises(UnsupportedError, match="from which they cannot be written"):
         columns.encode(array)
 
 

@@ -79,7 +79,7 @@ def test_columns_of_raw_state_can_be_chosen(tmp_path: Path) -> None:
 
 
 def test_raw_state_has_no_keys(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no keys are known"):
+    with pytest.raises(UsageError, match="raw state is not decoded"):
         open_raw(tmp_path).state(RAW_KEYED_NAME).to_arrow(TableOptions(key="a"))
 
 

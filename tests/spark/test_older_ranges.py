@@ -45,7 +45,7 @@ def test_a_migration_keeps_every_row(spark: SparkSession, older: Snapshot, tmp_p
     up = migrate(older, migration, str(tmp_path / "up"))
     assert up.proof is not None
     assert up.proof.rows == 200
-    assert any("its subtasks hold other key groups than Flink gives them today" in note for note in up.notes)
+    assert any("its subtasks hold other key groups than Flink assigns today" in note for note in up.notes)
     expected = read_entries(orders().expected.with_name("expected-migrated.jsonl.gz"))
     assert not diff_entries(expected, dump(up.snapshot))
 

@@ -213,7 +213,7 @@ def test_renamed_operators_are_metadata_alone(tmp_path: Path) -> None:
 
 def test_a_refused_query_leaves_nothing(tmp_path: Path) -> None:
     pair, other = unpack("swap", tmp_path), unpack("retract-swap", tmp_path)
-    with pytest.raises(IncompatibleError, match="the input takes back rows now"):
+    with pytest.raises(IncompatibleError, match="the input has retractions now"):
         migrate_query(pair.old, other.new, pair.savepoint, str(tmp_path / "refused"))
     assert not (tmp_path / "refused").exists()
 

@@ -136,7 +136,12 @@ def swaps(comparison: PlanComparison) -> dict[str, str]:
         ("join", "join_swapped", "left-records", "k.cid would be taken for k.total"),
         ("last", "last_swapped", "deduplicate-state", "UPPER(o.note) would be taken for LOWER(o.title)"),
         ("sum_count", "average", "accState", "SUM(o.amount) would be taken for sum of AVG(o.amount)"),
-        ("filtered_counts", "filtered_counts_swapped", "distinctAcc_0", "marks of COUNT(DISTINCT o.amount) FILTER"),
+        (
+            "filtered_counts",
+            "filtered_counts_swapped",
+            "distinctAcc_0",
+            "distinct values of COUNT(DISTINCT o.amount) FILTER",
+        ),
     ],
 )
 def test_swaps_of_equal_types_are_called_so(old: str, new: str, state: str, text: str) -> None:
@@ -198,12 +203,12 @@ def test_nothing_computed_from_state_with_time_to_live_is_exact() -> None:
 def test_changes_are_said_in_words() -> None:
     filtered = find_operator(compare("sums", "sums_filtered"), "aggregate")
     assert filtered.reasons == (
-        "the filter changes from none to (o.qty > 5): rows from before stay as the old one chose them",
+        "the filter changes from none to (o.qty > 5): rows from before the savepoint stay as the old filter chose them",
     )
     window = columns(compare("window", "window_more"), "window-aggregate", "window-aggs")["SUM(o.total)"]
     assert window.reason == "partial until the windows that are open now have ended"
     expression = columns(compare("sums", "sums_expression"), "aggregate", "accState")["SUM((o.amount * 2))"]
-    assert expression.reason.startswith("SUM(o.amount) is another expression")
+    assert expression.reason.startswith("SUM(o.amount) of the old query has another expression")
     key = find_operator(compare("sums", "sums_by_oid"), "aggregate")
     assert "the grouping key changes from o.cid to o.oid" in key.reasons[0]
     assert "bootstrap" in key.reasons[0]
@@ -213,7 +218,7 @@ def test_a_new_operator_above_an_old_one_starts_empty() -> None:
     found = compare("counts", "counts_deduplicated")
     above = find_operator(found, "deduplicate")
     assert (above.old, above.verdict, above.exact) == (None, EMPTY, False)
-    assert any("not sent again" in each for each in above.reasons)
+    assert any("do not emit their rows again" in each for each in above.reasons)
     aggregate = find_operator(found, "group-aggregate")
     assert any("come from other tables" in each for each in aggregate.reasons)
 
@@ -228,7 +233,7 @@ def test_offsets_of_a_table_that_is_not_read_any_more_are_dropped() -> None:
     found = compare("join_name", "sums")
     dropped = [each for each in found.operators if each.new is None and each.old and each.old.kind.endswith("scan")]
     assert {each.old.meaning for each in dropped if each.old} == {"k", "c"}
-    assert all("its offsets go" in each.reasons[0] for each in dropped)
+    assert all("its offsets are dropped" in each.reasons[0] for each in dropped)
 
 
 def test_asynchronous_state_is_refused() -> None:
@@ -287,7 +292,7 @@ def test_times_of_joins_are_columns_and_not_their_positions() -> None:
 
 def test_time_to_live_that_changes_is_said() -> None:
     (state,) = find_operator(compare("sums_ttl", "sums"), "aggregate").states
-    assert state.reason == "time to live changes from 1 d to none, and what has expired is missing"
+    assert state.reason == "time to live changes from 1 d to none, and entries that have expired are missing"
 
 
 @pytest.mark.slow
@@ -365,7 +370,7 @@ def test_a_rank_by_floating_point_numbers_does_not_choose_rows() -> None:
     before, after = (read_plan(json.dumps(each).replace("`amount` BIGINT", "`amount` DOUBLE")) for each in (old, new))
     (state,) = find_operator(compare_plans(before, after), "rank").states
     assert state.verdict is REFUSED
-    assert "the first ones by amount cannot be chosen off line" in state.reason
+    assert "the first ones by amount cannot be chosen outside Flink" in state.reason
 
 
 def test_a_rank_that_does_not_take_back_rows_any_more_keeps_the_first_ones() -> None:
@@ -480,4 +485,7 @@ def test_marks_of_distinct_values_are_no_numbers_of_rows() -> None:
         found = find_operator(compare_plans(plan(retracts=one), plan(retracts=other)), "group-aggregate")
         views = {each.name: each for each in found.states if each.name.startswith("distinctAcc")}
         assert {each.verdict for each in views.values()} == {REFUSED}
-        assert all("has numbers of rows, and that of others has marks" in each.reason for each in views.values())
+        assert all(
+            "with counts of rows if the input has retractions, and with a bit for each call if not" in each.reason
+            for each in views.values()
+        )

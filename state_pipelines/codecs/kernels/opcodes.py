@@ -124,7 +124,7 @@ MESSAGES = {
     BAD_TEXT: "a string holds half of a surrogate pair or an impossible character",
     HALF_TEXT: "a string holds half of a surrogate pair, for which UTF-8, and so a column of texts, has no form",
     BAD_CONSTANT: "a byte differs from the constant that the serializer writes",
-    NULL_VALUE: "a value is null where the serializer has no form for null",
+    NULL_VALUE: "a value is null where the serializer cannot write null",
     BAD_SIZE: "the size of the bytes does not fit the type",
     TOO_LONG: "a text takes more than the 65,535 bytes that `writeUTF` has room for",
     OVERLAP: "variable-length data of a row or an array overlap",

@@ -156,7 +156,7 @@ class GraphReader:
     def _present(self) -> bool:
         start, mark = self.reader.position, self.reader.varint()
         if mark > 1:
-            raise self.reader.error(f"{mark} is no mark for null or not null", start)
+            raise self.reader.error(f"the number before an object is {mark}, neither 0 (null) nor 1 (not null)", start)
         return mark == 1
 
     def _mentioned(self, index: int, start: int) -> object:
@@ -769,7 +769,7 @@ class GraphWriter:
 
     def _stream(self, value: object, name: str) -> None:
         if self.streams or value is None or isinstance(value, bool | int | float | str | bytes | dict | tuple):
-            raise UnsupportedError(f"nothing is known of the form of class {name} in Kryo {self.version}")
+            raise UnsupportedError(f"it is not known how Kryo {self.version} writes objects of class {name}")
         self.streams += 1
         self.writer.take(write_stream(value))  # type: ignore[arg-type]
 

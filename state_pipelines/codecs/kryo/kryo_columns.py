@@ -249,7 +249,7 @@ class _ConversionFinder:
 def _as_json(name: str) -> Conversion:
     def refuse(value: Any) -> Any:
         raise UnsupportedError(
-            f"values of {name} are JSON text in tables, which is not written back",
+            f"values of {name} are shown as JSON text in tables, from which they cannot be written",
             hint=f"Declare `{name}` with its fields in the field lists (`--classes`), or keep the bytes as they are",
         )
 

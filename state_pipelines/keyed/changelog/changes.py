@@ -774,8 +774,8 @@ class ChangeLog:
             found = sum(sizes[number] for number in each.sets)
             if each.size not in (found, each.stored):
                 raise FormatError(
-                    f"the logged changes of a handle are {found:,} bytes, and it states {each.size:,}: a set of "
-                    "changes is missing or is not its own",
+                    f"the change sets of a changelog handle have {found:,} bytes, and the handle states {each.size:,}: "
+                    "a change set is missing, or another one is in its place",
                     where=Where(file=self.sets[each.sets.start].stream.name),
                     hint=EDITED_METADATA,
                 )

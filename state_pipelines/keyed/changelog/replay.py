@@ -373,7 +373,7 @@ def _merge(held: dict[bytes, object], target: bytes, sources: Iterable[bytes], *
 
 def _refuse_merge(state: ChangedState) -> NoReturn:
     raise UnsupportedError(
-        f"the log merges windows of a {state.layout.state_type} state, which takes the user's function",
+        f"the log merges windows of a {state.layout.state_type} state, which needs the user's function",
         where=Where(file=state.file, state=state.name),
         hint="Take a savepoint (`flink savepoint --type canonical`), which holds the merged values, and use that",
     )

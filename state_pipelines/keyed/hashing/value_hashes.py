@@ -138,7 +138,8 @@ def refuse_type(node: tree.Serializer) -> UsageError | UnsupportedError:
         return unknown_hash(node)
     what = node.kind if isinstance(node, tree.Basic | tree.Variants) else type(node).__name__
     return UnsupportedError(
-        f"the hash codes of {what} keys are not computed yet", hint="What leaves keys in their key groups still works"
+        f"the hash codes of {what} keys are not computed yet",
+        hint="Operations that leave keys in their key groups need none",
     )
 
 

@@ -398,7 +398,7 @@ def _replaced(registration: KryoRegistration, word: str) -> SerializerDifference
         new=registration.class_name,
         outcome=Outcome.AS_IS,
         reason=f"the {word} {registration.class_name} or its serializer was missing when the snapshot was written; the "
-        "new job registers it, which does for RocksDB, but the heap backend needs the old serializer and fails",
+        "new job registers it, which is enough for RocksDB, but the heap backend needs the old serializer and fails",
         remedy="Restore with RocksDB, or go back to a snapshot that was written with the class",
         error=f"Missing value for the key '{registration.class_name}'",
     )

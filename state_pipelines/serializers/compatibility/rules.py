@@ -265,7 +265,7 @@ def _compare_outer(old: Serializer, new: Serializer) -> Iterator[SerializerDiffe
             old=f"{each.name}: {before}",
             new=f"{each.name}: {after}",
             outcome=Outcome.UNDETERMINED,
-            reason=f"the outer data of {name_serializer(old)} differ, and no rule compares them",
+            reason=f"the parameters of {name_serializer(old)} differ, and no rule compares them",
             remedy="Register a rule with state_pipelines.serializers.compatibility.rule.register",
         )
 
@@ -344,7 +344,8 @@ def compare_unlike(old: Serializer, new: Serializer) -> Compatibility:
     reason, remedy = _explain(old, new)
     unnoticed = _is_unnoticed(old, new)
     if unnoticed:
-        reason += "; Flink since 1.19 does not compare the families of composites and takes the old bytes as they are"
+        reason += "; Flink since 1.19 does not notice that a composite serializer became another one, and takes the "
+        reason += "old bytes as they are"
     return differ(old, new, Outcome.INCOMPATIBLE, reason, remedy, unnoticed=unnoticed)
 
 
@@ -687,7 +688,7 @@ def _compare_flags(before: bool | None, after: bool | None, what: str) -> Iterat
             old=f"{what}: {words[before]}",
             new=f"{what}: {words[after]}",
             outcome=Outcome.AFTER_MIGRATION,
-            reason="the two forms have other bytes; Flink reads the one and writes the other",
+            reason="the setting changes the bytes: Flink reads them by the old setting and writes them by the new one",
         )
 
 

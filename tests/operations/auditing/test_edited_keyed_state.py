@@ -89,10 +89,10 @@ def test_a_set_of_changes_that_is_missing(number: int, tmp_path: Path) -> None:
 
     copy.edit(edit_last_log(drop))
     found = [each for each in copy.audit("sample").findings if each.severity is Severity.ERROR]
-    assert any("a set of changes is missing" in each.what for each in found)
+    assert any("a change set is missing" in each.what for each in found)
     if number:
         # Without the first set, which describes the states, the changes of the others cannot be assigned to any.
-        refuse(copy, tmp_path, "a set of changes is missing")
+        refuse(copy, tmp_path, "a change set is missing")
 
 
 def test_a_base_that_is_missing_is_a_warning(tmp_path: Path) -> None:
