@@ -49,8 +49,13 @@ if TYPE_CHECKING:
 
 _RULES = (
     Excludes("--apply", ("--dry-run",), "a dry run removes nothing"),
-    Excludes("--move", ("--no-verify",), "a snapshot goes only if the new one was read back"),
-    Excludes("--move", ("--files",), "the result would need the files that go", values=(FileMode.REFERENCE.value,)),
+    Excludes("--move", ("--no-verify",), "the old snapshot is removed only if the new one was read back"),
+    Excludes(
+        "--move",
+        ("--files",),
+        "the new snapshot would need the files that are removed",
+        values=(FileMode.REFERENCE.value,),
+    ),
     Excludes("--checksums", ("--files",), "no file is copied", values=(FileMode.REFERENCE.value,)),
     Excludes(
         "--compress",

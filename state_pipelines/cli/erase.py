@@ -123,7 +123,7 @@ def command(
 
 def _require_use(snapshot: str | None, keys: tuple[str, ...], root: str | None) -> None:
     if not keys:
-        raise UsageError("which key is not said (--key)", hint="Such as --key order-1; it may be given several times")
+        raise UsageError("no key is given (--key)", hint="Such as --key order-1; it may be given several times")
     if snapshot is None and root is None:
         raise UsageError("neither a snapshot nor a directory is named", hint="Give SNAPSHOT, --root DIR, or both")
 

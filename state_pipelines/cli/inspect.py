@@ -226,7 +226,7 @@ def _show_operator(operator: OperatorReport, console: Console) -> None:
     for each in operator.keyed_formats:
         console.print(f"  keyed state: {_describe_format(each, operator)}")
     if operator.key_evidence:
-        console.print(f"  key serializer found, not stored: {operator.key_evidence}")
+        console.print(f"  key serializer, inferred since the snapshot does not store it: {operator.key_evidence}")
     if operator.in_flight is not None:
         for name, channels in (("input", operator.in_flight.input), ("output", operator.in_flight.output)):
             if channels.handles:

@@ -324,7 +324,7 @@ def command(
     written. All that does not change is copied as bytes. The result is read back and proven before it is published.
     """
     if directory is None and file is None:
-        raise UsageError("what to do is not said", hint="Give either --migrations DIR or --migration FILE")
+        raise UsageError("no migration is given", hint="Give either --migrations DIR or --migration FILE")
     report_path = None if report is None else find_report(report)
     old = opener.open(snapshot)
     require_outside(resolve(target), old.location.directory)

@@ -140,8 +140,8 @@ def _show_changes(plan: RescalePlan, console: Console) -> None:
 def _show_result(result: RescaleResult, console: Console) -> None:
     _show_changes(result.plan, console)
     console.print(
-        f"{plural(result.files_written, 'file')} written, {plural(result.files_taken, 'file')} taken over, "
-        f"{format_bytes(result.bytes)} in {result.seconds:.1f} s"
+        f"{plural(result.files_written, 'file')} written, {plural(result.files_taken, 'old file')} copied, linked or "
+        f"referenced, {format_bytes(result.bytes)} in {result.seconds:.1f} s"
     )
     if result.proof is None:
         console.print("not proven (--no-proof)")

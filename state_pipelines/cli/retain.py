@@ -127,7 +127,7 @@ def show_records(records: Sequence[AuditRecord], pinned: Sequence[str], *, as_js
         echo(f"pinned, so that the next plan keeps it: {path}")
     _show_details("failed", failed)
     _show_details("the restored snapshot is not complete", incomplete)
-    _show_details("whether the restored snapshot is complete cannot be seen", unverified)
+    _show_details("it is unknown whether the restored snapshot is complete", unverified)
     if not records:
         echo("no file is old enough to be purged")
     return code
@@ -167,15 +167,15 @@ _RULES = (
         Excludes(
             each,
             ("--apply", "--restore", "--purge", *_OF_APPLY, *_OF_PLANS, *_OF_PATHS, "--audit-log"),
-            "the command ends with the pins",
+            "such a command only changes or lists pins",
         )
         for each in ("--pin", "--unpin", "--pins")
     ),
     *(
-        Excludes(each, ("--apply", *_OF_APPLY, *_OF_PLANS), "the command ends with the quarantine")
+        Excludes(each, ("--apply", *_OF_APPLY, *_OF_PLANS), "such a command only moves or deletes files in quarantine")
         for each in ("--restore", "--purge")
     ),
-    Excludes("--purge", _OF_PATHS, "what is purged is not looked into"),
+    Excludes("--purge", _OF_PATHS, "files are purged without reading them"),
     Needs(_OF_APPLY, ("--apply",), "without it nothing is deleted"),
 )
 
@@ -198,7 +198,7 @@ _RULES = (
     "--plan",
     "plan_path",
     metavar="FILE",
-    help="With --apply: the plan as --json printed it; what could go only since then stays, and is no change.",
+    help="With --apply: the plan as --json printed it; paths that became deletable later stay, without an error.",
 )
 @click.option("--quarantine", is_flag=True, help="With --apply: move the files away instead of deleting them.")
 @click.option("--max-paths", type=click.IntRange(1), metavar="N", help="With --apply: stop after so many paths.")
@@ -280,7 +280,7 @@ def command(
         raise UsageError(f"--pin and --unpin name the same snapshot {pin}", hint="Leave one of them out")
     if currency is not None and policy.price is None:
         raise UsageError(
-            "--currency has no effect without --price: it is of the estimate",
+            "--currency has no effect without --price: it is the currency of the estimated saving",
             hint="Add --price MONEY, or leave --currency out",
         )
     mapping = parse_path_mapping(path_mapping).allow(allow_roots)
@@ -444,7 +444,7 @@ def _show_totals(plan: RetentionPlan, console: Console) -> None:
 def _show_paths(plan: RetentionPlan, console: Console, *, show_all: bool) -> None:
     if not plan.delete:
         return
-    console.print("paths that go" if show_all else "largest paths that go", style="bold")
+    console.print("paths to delete" if show_all else "largest paths to delete", style="bold")
     largest = sorted(plan.delete, key=lambda each: (-each.bytes, each.path))[:_SHOWN_PATHS]
     for path in plan.delete if show_all else largest:
         console.print(f"  {format_bytes(path.bytes):>10}  {path.path}: {path.reason}", soft_wrap=True)

@@ -329,7 +329,7 @@ def upgrade_command(
     try:
         report = upgrade(request, approve=approve, plan_only=plan, report=make_reporter(as_json=as_json))
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note(f"the upgrade is not decided; to continue it: state-pipelines upgrade {job}")
+        interrupt.add_note(f"the upgrade has not ended; to continue it: state-pipelines upgrade {job}")
         raise
     if as_json:
         click.echo(json.dumps(report.to_json(), indent=2, default=str))

@@ -390,11 +390,11 @@ class FlinkJob(dg.Model):
     @model_validator(mode="after")
     def _check_query(self) -> Self:
         if self.new_query is not None and len(self.plans) != 1:
-            raise PydanticCustomError("no_query", "new_query takes over from one query that runs: set plans to it")
+            raise PydanticCustomError("no_query", "new_query replaces one query that runs: set plans to it")
         if self.jars and not self.plans:
             raise PydanticCustomError("no_script", "jars has no effect without plans: set both, or none")
         if self.new_query is not None and self.migrations is not None:
-            raise PydanticCustomError("two_changes", "new_query has steps of its own: set migrations or new_query")
+            raise PydanticCustomError("two_changes", "migrations and new_query exclude each other: set one of them")
         return self
 
     @model_validator(mode="after")

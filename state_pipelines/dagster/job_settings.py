@@ -369,7 +369,11 @@ class Revisions:
 
     @property
     def version(self) -> str:
-        """A text that changes with each revision and with the target: 16 hexadecimal digits, then the target."""
+        """Version of the migrations for Dagster.
+
+        It is the fingerprint of the directory of revisions (16 hexadecimal digits), then the revision that snapshots
+        are migrated to; `NONE` without revisions.
+        """
         directory = self.load()
         return NONE if directory is None else f"{directory.fingerprint}-{self.to}"
 

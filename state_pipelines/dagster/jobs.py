@@ -247,7 +247,7 @@ def build_savepoint_schedules(job: FlinkJob) -> Iterator[dg.ScheduleDefinition]:
             records = find_savepoint_records(job.results, job.name).list_records()
             due = list_due(choose_policy(job.savepoints, job.upgrade), records, time)
         except StateError as error:
-            return dg.SkipReason(f"It cannot be seen what is due: {error}")
+            return dg.SkipReason(f"It is unknown which savepoints are due: {error}")
         if not due:
             return dg.SkipReason("The savepoints that the policy wants are there")
         names = ", ".join(f"{each.format.lower()} of {each.period.name_time(time)}" for each in due)

@@ -60,14 +60,14 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Restored:
-    """The result of a restore.
+    """Files and snapshots that came back from the quarantine of retention.
 
     Attributes:
-        snapshots: paths of the snapshots that are back, each of which is pinned.
-        files: number of files that are back.
+        snapshots: paths of the snapshots, each now in the pin file, so that retention keeps it.
+        files: number of files that were moved back.
         bytes: their size.
-        problems: files that could not be moved, and what snapshots lack.
-        doubts: why it cannot be seen whether a snapshot is complete.
+        problems: files that could not be moved back, and files that snapshots still lack.
+        doubts: why it is unknown whether a snapshot is complete.
     """
 
     snapshots: Sequence[str]
@@ -543,7 +543,7 @@ def restore(
     reason = f"{config.reason} (run {context.run.run_id[:8]})"
     restored = restore_snapshots(flink_job, config.snapshot, reason=reason)
     for doubt in restored.doubts:
-        context.log.warning("It cannot be seen whether it is complete: %s", doubt)
+        context.log.warning("It is unknown whether a restored snapshot is complete: %s", doubt)
     context.add_output_metadata(
         {
             "snapshots": list_texts(restored.snapshots),
@@ -554,8 +554,8 @@ def restore(
     )
     if restored.problems:
         raise StateError(
-            f"not everything is back: {'; '.join(restored.problems[:_SHOWN])}",
-            hint="What is back stays, and is pinned",
+            f"the restore from quarantine is incomplete: {'; '.join(restored.problems[:_SHOWN])}",
+            hint="Files that were moved back stay, and their snapshots are pinned",
         )
     return [SnapshotPath(each) for each in restored.snapshots]
 

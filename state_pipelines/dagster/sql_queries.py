@@ -62,7 +62,10 @@ _MOST = 1 << 26
 _KEPT = "new_query_keeps_state"
 _CHECKS = {_KEPT: "The new query keeps the state, exactly or in part."}
 _PROOF = (ROW_COUNTS, KEY_SETS, KEY_HASHES, READ_BACK, RECOMPUTED, KEYS_UNITED, SOURCE_WHOLE, STATES_AGREE)
-_MATCH = "Uids of operators of the old query, and of those of the new one that keep their state; for ties."
+_MATCH = (
+    "Uids of operators of the old query, each with that of the operator of the new one that keeps its state, where "
+    "several could keep it."
+)
 
 
 class QueryConfig(dg.Config):

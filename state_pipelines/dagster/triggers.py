@@ -294,7 +294,7 @@ def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
         fingerprint = str(plan.metadata[retention.FINGERPRINT].value)
         has_paths = plan.metadata[retention.PATHS].value
         if not has_paths and not plan.metadata[retention.IN_QUARANTINE].value:
-            return dg.SkipReason("By the newest plan nothing goes, and nothing is in quarantine")
+            return dg.SkipReason("The newest plan deletes nothing, and nothing is in quarantine")
         due = datetime.fromtimestamp(event.timestamp, UTC) + job.retention_runs.grace_period
         if datetime.now(UTC) < due:
             return dg.SkipReason(f"The plan {fingerprint} is made again at {due:%Y-%m-%d %H:%M} UTC")

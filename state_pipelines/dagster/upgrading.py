@@ -158,7 +158,7 @@ def plan_job_upgrade(
             context.log.info("\n".join(describe_plan(plan)))
             if config.approve and config.approve != plan.fingerprint and not plan.refusals:
                 error = UsageError(
-                    f"the plan is {plan.fingerprint}, not {config.approve}: something of it has changed",
+                    f"the plan has changed: its fingerprint is {plan.fingerprint}, not {config.approve} as approved",
                     hint="Read the plan, and launch the job with its fingerprint",
                 )
                 error.details["plan"] = "\n".join(describe_plan(plan))
@@ -441,7 +441,7 @@ def build_upgrade_jobs(job: FlinkJob) -> Iterator[dg.JobDefinition]:
         for each in others:
             upgrade = each(upgrade)
 
-    text = "Upgrades the running job: savepoint, check, migration, proof, start, watch, or back."
+    text = "Upgrades the running job: savepoint, check, migration, proof, start, watch, or back to the old one."
     yield make_graph_job(job, UPGRADE, compose, text, {first.name: {"config": {"approve": ""}}})
     yield make_op_job(job, REHEARSE, bind_op(job, rehearse), "Tries the upgrade on a savepoint; the job runs on.")
 

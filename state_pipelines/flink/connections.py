@@ -265,7 +265,7 @@ class CommandCluster:
         errors = done.stderr.decode(errors="replace").strip()
         shown = redact(find_root_cause(errors) or "it says nothing on its standard error")[:_MOST_SHOWN]
         if done.returncode == NOT_FOUND:
-            raise NotFoundError(f"{name} finds nothing: {shown}")
+            raise NotFoundError(f"{name} knows no such job or trigger (exit code {NOT_FOUND}): {shown}")
         if done.returncode:
             raise ClusterError(f"{name} ended with {done.returncode}: {shown}", in_doubt=doubt)
         if not done.stdout.strip():

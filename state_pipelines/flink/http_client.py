@@ -43,9 +43,10 @@ _MOST_SHOWN = 300
 # Statuses of gateways and standby JobManagers while a leader is elected (`LeaderRetrievalHandler`).
 _TRANSIENT = frozenset({502, 503, 504})
 _LEADERLESS = (
-    "It elects a leader, or a gateway does not reach it: try again in a moment, then look at the log of its JobManager"
+    "The cluster elects a leader, or a gateway does not reach it: try again in a moment, then look at the log of the "
+    "JobManager"
 )
-_FAILING = "Look at the log of its JobManager"
+_FAILING = "Look at the log of the JobManager"
 # If a job does not exist, Flink answers the request for its status with an internal error (`JobStatusHandler`).
 _JOB_NOT_FOUND = "FlinkJobNotFoundException"
 _TITLE = re.compile(rb"<title[^>]*>([^<]{1,200})", re.IGNORECASE)
@@ -330,8 +331,8 @@ class HttpClient:
         match error:
             case NameResolutionError():
                 return ClusterError(
-                    f"{name} is not there: its name is not known",
-                    hint="Look at the host of the address",
+                    f"{name} is not there: its host name cannot be resolved",
+                    hint="Check the host in the address of the cluster",
                     transient=True,
                 )
             case NewConnectionError():
@@ -348,7 +349,7 @@ class HttpClient:
                 )
             case SSLError():
                 return ClusterError(
-                    f"{name} speaks no TLS that can be trusted: {_describe_cause(error)}",
+                    f"no TLS connection to {name}: {_describe_cause(error)}",
                     hint="Name its certificate authority as ca_certificates, the client's certificate if it asks for "
                     "one, or http:// if it has no TLS",
                 )
@@ -385,7 +386,7 @@ class HttpClient:
             )
         elif answer.status == 413:
             error = ClusterError(
-                f"{name} takes no file as large (HTTP 413): {reason}",
+                f"{name} refuses a request as too large (HTTP 413): {reason}",
                 hint="Raise rest.server.max-content-length, and the limit of a proxy in front",
             )
         else:

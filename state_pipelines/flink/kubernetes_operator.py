@@ -178,15 +178,17 @@ class OperatorCluster:
         directory = _find_savepoint_directory(options)
         if request.directory and request.directory.rstrip("/") != directory.rstrip("/"):
             raise UsageError(
-                f"{self.endpoint} is suspended with a savepoint in {directory or 'no directory'}, not in "
-                f"{request.directory}",
-                hint=f"Set {_SAVEPOINT_DIRECTORIES[0]} in its flinkConfiguration before, or name that directory",
+                f"the operator would write the savepoint of {self.endpoint} to "
+                f"{directory or 'no directory, since none is configured'}, not to {request.directory}",
+                hint=f"Set {_SAVEPOINT_DIRECTORIES[0]} in its flinkConfiguration first, or ask for the configured "
+                "directory",
             )
         chosen = str(options.get(_SAVEPOINT_FORMAT, "CANONICAL")).upper()
         if chosen != str(request.format):
             raise UsageError(
-                f"{self.endpoint} is suspended with a savepoint in the format {chosen}, not {request.format}",
-                hint=f"Set {_SAVEPOINT_FORMAT} in its flinkConfiguration before, or ask for that format",
+                f"the operator would write the savepoint of {self.endpoint} in the format {chosen}, not in "
+                f"{request.format}",
+                hint=f"Set {_SAVEPOINT_FORMAT} in its flinkConfiguration first, or ask for the configured format",
             )
 
     def poll_savepoint(self, job_id: str, trigger_id: str) -> SavepointProgress:
@@ -203,7 +205,9 @@ class OperatorCluster:
         """Create a `FlinkStateSnapshot` for a checkpoint; the operator takes only those of the configured kind."""
         self._find(job_id)
         if kind is not CheckpointKind.CONFIGURED:
-            raise UnsupportedError(f"the operator takes configured checkpoints only, not {kind}")
+            raise UnsupportedError(
+                f"the operator triggers checkpoints of the type {CheckpointKind.CONFIGURED} only, not {kind}"
+            )
         trigger = (trigger_id or uuid.uuid4().hex).lower()
         self._create_snapshot(trigger, {"checkpoint": {}})
         return trigger
@@ -322,7 +326,7 @@ class OperatorCluster:
         own = self._find_own_id(resource)
         if self._rest is None:
             raise UnsupportedError(
-                f"only Flink itself knows this of {self.endpoint}",
+                f"the Kubernetes API does not give this of {self.endpoint}, only Flink's REST endpoint",
                 hint="Add `rest` beside `kubernetes`: the address of the service NAME-rest",
             )
         if not own or not _is_deployed(resource):
@@ -350,7 +354,7 @@ class OperatorCluster:
             lambda seconds: self._api.get_namespaced_custom_object(
                 GROUP, VERSION, self._namespace, PLURALS[self._kind], self._name, _request_timeout=seconds
             ),
-            "read it",
+            "read the resource",
         )
 
     def _patch(self, body: Mapping[str, object]) -> None:
@@ -359,7 +363,7 @@ class OperatorCluster:
             lambda seconds: self._api.patch_namespaced_custom_object(
                 GROUP, VERSION, self._namespace, PLURALS[self._kind], self._name, body, _request_timeout=seconds
             ),
-            "change it",
+            "change the resource",
         )
 
     def _call(
@@ -395,8 +399,8 @@ class OperatorCluster:
     def _refuse(self, status: int, message: str, what: str) -> StateError:
         if status == 404:
             return NotFoundError(
-                f"the Kubernetes API has none to {what}, {self.endpoint}: {message}",
-                hint="Look at name and namespace, and whether the operator's definitions are installed",
+                f"the Kubernetes API cannot {what}, {self.endpoint}: not found: {message}",
+                hint="Check name and namespace, and whether the operator's resource definitions (CRDs) are installed",
             )
         if status in (401, 403):
             return ClusterError(
@@ -406,7 +410,7 @@ class OperatorCluster:
             )
         return ClusterError(
             f"the Kubernetes API refuses to {what}, {self.endpoint} (HTTP {status}): {message}",
-            hint="The definitions of the operator may be older than the field" if status == 422 else "",
+            hint="The installed resource definitions (CRDs) of the operator may be too old" if status == 422 else "",
             transient=status in (429, 500, 502, 503, 504),
             in_doubt=status in (500, 502, 504) and not what.startswith("read"),
         )

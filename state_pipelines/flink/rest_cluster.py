@@ -391,7 +391,7 @@ class SqlGateway:
         if found and found != job_id:
             raise ClusterError(
                 f"the SQL Gateway at {self.endpoint} started job {found} instead of {job_id}",
-                hint="Cancel that job, and start the program by hand: this gateway sets aside the id of a job",
+                hint="Cancel that job, and start the program by hand: this gateway ignores the job id of a request",
                 in_doubt=True,
             )
 
@@ -402,7 +402,7 @@ class SqlGateway:
             if each in names:
                 return each.lower()
         raise ClusterError(
-            f"the SQL Gateway at {self.endpoint} speaks none of {', '.join(_VERSIONS)}",
+            f"the SQL Gateway at {self.endpoint} has none of the API versions {', '.join(_VERSIONS)}",
             hint="Look whether sql_gateway is the address of its REST endpoint",
         )
 
@@ -775,7 +775,10 @@ def _make_submission(submission: Submission, job_id: str) -> dict[str, object]:
         body |= {"savepointPath": submission.savepoint, "claimMode": str(submission.claim_mode)}
         body["allowNonRestoredState"] = submission.allow_non_restored_state
     elif submission.claim_mode is not RestoreMode.NO_CLAIM or submission.allow_non_restored_state:
-        raise UsageError("a job that starts without a snapshot has neither a claim mode nor state to leave out")
+        raise UsageError(
+            "claim_mode and allow_non_restored_state have no effect on a job that starts without a savepoint",
+            hint="Give savepoint, or leave them out",
+        )
     if submission.configuration:
         body["flinkConfiguration"] = dict(submission.configuration)
     return body

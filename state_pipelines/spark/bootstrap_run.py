@@ -410,13 +410,15 @@ def _find_known(operator: Operator, states: Mapping[str, Aggregate]) -> dict[str
             continue
         with at(operator=operator.label, state=state.name):
             if not isinstance(state, KeyedState) or state.kind not in KINDS:
-                raise UnsupportedError(f"{state.kind} state is not kept up to date by aggregates")
+                raise UnsupportedError(f"aggregates cannot be merged into {state.kind} state of a snapshot")
             if state.info.namespace_serializer != VOID_NAMESPACE:
-                raise UnsupportedError("state of windows is not kept up to date by aggregates")
+                raise UnsupportedError("aggregates cannot be merged into the state of windows")
             if TTL_COLUMN in state.schema.names:
-                raise UnsupportedError("state with a time to live is not kept up to date by aggregates")
+                raise UnsupportedError("aggregates cannot be merged into state with a time to live")
             if (state.kind == StateKind.LIST) != (states[state.name].kind == StateKind.LIST):
-                raise UsageError(f"the snapshot has it as {state.kind} state")
+                raise UsageError(
+                    f"the aggregate gives {states[state.name].kind} state, and the snapshot has {state.kind} state"
+                )
         known[state.name] = state.info
     return known
 

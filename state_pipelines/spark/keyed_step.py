@@ -258,7 +258,7 @@ class KeyedStep(ProcessSettings):
         in_pyflink = choose_layout(restored, self.pyflink_state)
         if in_pyflink and not isinstance(self.function, KeyedProcessFunction | KeyedCoProcessFunction):
             raise UsageError(
-                f"{type(self.function).__name__} does not keep its state as PyFlink does here",
+                f"{type(self.function).__name__} cannot keep its state in PyFlink's layout",
                 hint="Windows and broadcast states run with Java's layout: leave pyflink_state out, and start from a "
                 "snapshot of a Java job, or of this function",
             )
@@ -298,7 +298,7 @@ class KeyedStep(ProcessSettings):
         directory = self.checkpoint or self.savepoint
         if directory is None and self.metrics is not None:
             raise UsageError(
-                "files of metrics have the name of a checkpoint or savepoint, and none is taken",
+                "metrics need a checkpoint or savepoint, after which their file is named, and the run takes none",
                 hint="Give checkpoint or savepoint, or read the metrics of the result",
             )
         if directory is None:

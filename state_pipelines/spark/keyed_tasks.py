@@ -370,7 +370,7 @@ def check_inputs(df: DataFrame, function: Function) -> None:
         if isinstance(function, kind) and not is_connected:
             second = "a broadcast one" if kind is KeyedBroadcastProcessFunction else "both with keys"
             raise UsageError(
-                f"{type(function).__name__} has two inputs, {second}, and the DataFrame is not one of such",
+                f"{type(function).__name__} has two inputs, {second}, and the DataFrame is no result of `connect`",
                 hint=f"Give it {call}",
             )
 
@@ -953,7 +953,7 @@ def _refuse_side_outputs(running: RowOperator) -> None:
     """Refuse side outputs, which would be lost: on Spark, only the main output of a function is returned."""
     for tag in running.filled_side_outputs:
         raise UsageError(
-            f"the function emits to the side output {tag.tag_id}, and nothing takes it on Spark",
+            f"the function emits to the side output {tag.tag_id}, and Spark gets only the main output",
             hint="Emit rows with a column that says which output they belong to, and filter the result",
         )
 

@@ -381,7 +381,7 @@ def _require_readable(operator: Operator, plan: OperatorPlan) -> None:
     follows |= any(isinstance(each, Apply) and isinstance(each.stage, flowing.KeepKeys) for each in nodes)
     if follows and any(file.holds_raw_timers for _, file in operator.keyed_files):
         raise MigrationError(
-            "timers in raw keyed state cannot follow their keys",
+            "the migration changes or removes keys, which is not possible for timers in raw keyed state",
             where=Where(operator=operator.label),
             hint="`convert` the snapshot into a canonical savepoint first",
         )

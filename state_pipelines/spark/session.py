@@ -237,7 +237,7 @@ def make_class_data(java: Path) -> ClassData:
                 shutil.rmtree(each)
     except OSError as error:
         raise UsageError(
-            f"the class data of Spark cannot be written: {error.strerror}",
+            f"the archive of Spark's classes (class data sharing) cannot be written: {error.strerror}",
             where=Where(file=str(made.home)),
             hint="Point XDG_CACHE_HOME to a directory that can be written",
         ) from error
@@ -294,7 +294,7 @@ def _run(command: list[str], problem: str) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         said = (result.stderr.strip() or result.stdout.strip()).splitlines()
-        raise UsageError(f"{problem}, so there is no class data: {said[-1] if said else result.returncode}")
+        raise UsageError(f"{problem}, so Spark's classes have no archive: {said[-1] if said else result.returncode}")
 
 
 def _jar_directory() -> Path:

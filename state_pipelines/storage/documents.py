@@ -74,7 +74,7 @@ class _Bounded:
         if isinstance(event, yaml.AliasEvent):
             height = heights.get(event.anchor, 1)
             if height == 0:
-                raise yaml.YAMLError(f"the alias *{event.anchor} is inside of what it names")
+                raise yaml.YAMLError(f"the alias *{event.anchor} refers to a value that contains it")
             self._values += sizes.get(event.anchor, 0)
             self._repeated += sizes.get(event.anchor, 0)
             if self._repeated > MOST_REPEATED:
@@ -90,7 +90,7 @@ class _Bounded:
             # JSON can escape a character beyond U+FFFF as two surrogates.
             node.value = join_surrogates(node.value)
             if _IMPOSSIBLE.search(node.value):
-                raise yaml.YAMLError(f"a text has a character that names and UTF-8 cannot have: {node.value!a}")
+                raise yaml.YAMLError(f"a text contains a NUL or surrogate character: {node.value!a}")
         self._depth -= 1
         if event.anchor is not None and not isinstance(event, yaml.AliasEvent):
             heights[event.anchor] = self._deepest - self._depth
@@ -211,7 +211,7 @@ def _load(text: str | bytes, loader: type[_SafeLoader | _TextLoader]) -> Any:
         raise yaml.YAMLError(str(error)) from None
     except (AttributeError, LookupError, TypeError) as error:
         # `SafeConstructor` does not check tagged values: `!!bool x` raises a KeyError, `!!int ""` an IndexError.
-        raise yaml.YAMLError(f"a value is not one of its tag ({type(error).__name__}: {error})") from None
+        raise yaml.YAMLError(f"a value does not fit its YAML tag ({type(error).__name__}: {error})") from None
 
 
 def compose_yaml(text: str | bytes) -> yaml.Node | None:
@@ -246,7 +246,7 @@ def read_given_file(
         StateError: of `kind`: the file cannot be read, is a device or a pipe, or is too large.
     """
     if "\0" in str(path):
-        raise kind(f"{what} cannot be read: no file has such a name", where=Where(file=str(path)))
+        raise kind(f"{what} cannot be read: its name contains a NUL character", where=Where(file=str(path)))
     try:
         return read_file(Location(LocalFileSystem(), str(path)), most=most)
     except StateError as error:

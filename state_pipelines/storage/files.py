@@ -396,7 +396,7 @@ def _read_beginning(location: Location, size: int) -> bytes:
 
 def _too_large(location: Location, most: int) -> FormatError:
     limit = f"{most >> 20:,} MiB" if most >= 1 << 20 else f"{most:,} bytes"
-    return FormatError(f"the file has more than {limit}, which none of its kind has", where=Where(file=str(location)))
+    return FormatError(f"the file has more than {limit}, the limit for such a file", where=Where(file=str(location)))
 
 
 def require_regular(location: Location) -> os.stat_result:

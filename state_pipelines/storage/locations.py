@@ -612,7 +612,7 @@ def is_about_options(location: Location, error: BaseException) -> bool:
 
 
 def _refuse_options(location: Location, operation: str, error: BaseException) -> StorageError:
-    what = f"cannot {operation}: the client does not take its options ({type(error).__name__})"
+    what = f"cannot {operation}: the client of the storage refuses the storage options ({type(error).__name__})"
     return StorageError(what, where=Where(file=str(location)), hint=_OPTIONS)
 
 

@@ -296,7 +296,7 @@ def resolve(path: str, **storage_options: Any) -> Location:
             raise UsageError("the URL names no directory and no file", where=where, hint=hint)
         if find_scheme(each) in _BUCKETS and _has_user(each):
             # Clients would use the password as part of the bucket's name, and quote it in errors and requests.
-            what = f"a URL of {find_scheme(each)}:// has no user and no password"
+            what = f"a URL of {find_scheme(each)}:// must not contain a user or a password"
             raise UsageError(what, where=where, hint=_CREDENTIALS)
     require_valid_host(path)
     if scheme in GOOGLE_SCHEMES:
@@ -535,7 +535,7 @@ def open_parent(location: Location, root: Location, *, make: bool = False) -> It
     above = root.path.rstrip("/")
     names = [each for each in location.path[len(above) :].split("/") if each not in ("", ".")]
     if not names or not is_below(location.path, above) or ".." in names:
-        raise OutOfReachError(f"the path does not lead below {root}", where=Where(file=str(location)))
+        raise OutOfReachError(f"the path is not below {root}", where=Where(file=str(location)))
     last = names.pop()
     descriptor = os.open(root.path, DIRECTORY)
     try:

@@ -530,7 +530,7 @@ def link_file(source: Location, target: Location) -> None:
         found = os.lstat(target.path)
         if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
             os.unlink(target.path)  # noqa: PTH108 - as it was made
-            raise StateError("the file was exchanged while it was linked", where=Where(file=str(source)))
+            raise StateError("the file was replaced while a hard link to it was made", where=Where(file=str(source)))
 
 
 MANIFEST_VERSION = 1
@@ -589,7 +589,7 @@ def read_manifest(data: bytes, file: str) -> Manifest:
         UnsupportedVersionError: a later release wrote it.
     """
     where = Where(file=file)
-    hint = "Without it, only the checksums inside the files can be checked"
+    hint = "Without the manifest, only the checksums inside the files can be checked"
     try:
         content = json.loads(data)
         signature = content.pop("checksum")
@@ -838,7 +838,7 @@ class SnapshotWriter:
         # Retention recognizes a directory with leftover files by this file.
         replace_file(self._pending, self._token)
         raise StorageError(
-            "the storage does not list all that was written, so that some of it may stay",
+            "the storage does not list all that was written, so that files may be left there",
             where=Where(file=str(self.target)),
             hint=_REMAINS,
         )

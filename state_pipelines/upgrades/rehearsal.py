@@ -99,7 +99,7 @@ class RehearsalReport:
             lines.append(f"savepoint: {self.savepoint}{size}")
         lines += [f"{name}: {seconds:.1f} s with its proof" for name, seconds in self.change_seconds.items()]
         if self.change_seconds:
-            lines.append("nothing of it is reused: the upgrade's own savepoint shares no file with this one")
+            lines.append("the upgrade reuses no file of the rehearsal: it takes a savepoint of its own")
         if self.start_seconds is not None:
             lines.append(f"the new program ran after {self.start_seconds:.1f} s on the cluster of rehearsals")
         if self.down_time is not None:
@@ -226,7 +226,10 @@ def _restore(
             status = spare.read_status(job)
             failures = spare.read_exceptions(job)
             if failures or (status.is_terminal and status is not JobStatus.FINISHED):
-                raise StateError(f"the new program does not run from the result: {describe_failure(failures)}")
+                raise StateError(
+                    "the new program does not run from the savepoint that the rehearsal prepared: "
+                    f"{describe_failure(failures)}"
+                )
             if status is JobStatus.RUNNING and running is None and runs_all_tasks(spare.read_job(job)):
                 running = clock()
             if running is not None and spare.read_checkpoints(job).completed > 0:

@@ -489,7 +489,7 @@ class _Taking:
         upgrade = find_records(self.job.results, self.job.name).find_unfinished()
         if upgrade is not None:
             raise UsageError(
-                f"upgrade {upgrade.id} of {self.job.name} is not decided, so that no savepoint is taken",
+                f"upgrade {upgrade.id} of {self.job.name} has not ended, so that no savepoint is taken",
                 hint="Wait for it, or continue it: `state-pipelines upgrade JOB.yaml`",
             )
 

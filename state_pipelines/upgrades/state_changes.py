@@ -277,8 +277,8 @@ def _plan_query_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChan
     is_compiled = any(each.states and each.metadata.operator_id in uids for each in snapshot.operators)
     if report.binding.labels and not is_compiled and old_program.plan.endswith(".json"):
         obstacle = (
-            "the job was started from the text of its script, so that the compiled plan could not bring it back: give "
-            "the script as upgrade.old.plan"
+            "the operators of the snapshot do not have the ids of the compiled plan, so the job was started from its "
+            "SQL script: give that script as upgrade.old.plan, since a return to the old program needs the same ids"
         )
     if not obstacle and not report.restores_as_it_is:
         try:
@@ -514,7 +514,8 @@ def _check_parallelism(parallelism: int | None, migrated: JobDescription) -> Non
     for operator in migrated.operators:
         if parallelism is not None and operator.has_state and operator.max_parallelism < parallelism:
             raise UsageError(
-                f"the new program has parallelism {parallelism}, its state {operator.max_parallelism} key groups",
+                f"parallelism {parallelism} of the new program exceeds max parallelism "
+                f"{operator.max_parallelism} of the state",
                 where=Where(operator=operator.label),
                 hint="Set max_parallelism of upgrade.new, which rescales the state",
             )

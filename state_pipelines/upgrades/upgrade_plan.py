@@ -451,7 +451,7 @@ def take_savepoint(
         )
     except NotFoundError as error:
         raise ClusterError(
-            f"{cluster.endpoint} knows nothing of the savepoint that it was asked for, as after a change of its leader",
+            f"{cluster.endpoint} does not know the requested savepoint, as happens after a change of its leader",
             hint="Nothing was stopped: start the command again",
             transient=True,
         ) from error
@@ -519,9 +519,9 @@ def check_clusters(request: UpgradeRequest, old: FlinkCluster, new: FlinkCluster
         stops_into = overview.stop_directory
         if what == "old" and stops_into is not None and not _is_same_directory(stops_into, settings.savepoints):
             yield (
-                f"{cluster.endpoint} is stopped with a savepoint in {stops_into or 'no directory'}, and "
-                f"upgrade.savepoints is {settings.savepoints}: name that directory, or set "
-                "execution.checkpointing.savepoint-dir of the job before"
+                f"{cluster.endpoint} is configured to write savepoints to {stops_into or 'no directory'}, and "
+                f"upgrade.savepoints is {settings.savepoints}: set upgrade.savepoints to the configured directory, or "
+                "change execution.checkpointing.savepoint-dir of the job first"
             )
         if program.jar and not overview.can_submit:
             yield (

@@ -168,7 +168,10 @@ def take_lease(directory: Location, job: str, *, what: str = "an upgrade", now: 
         holder = _read(location)
         if holder is None:
             raise StorageError(
-                "it cannot be seen who has the lease", where=Where(file=str(location)), hint="Try again", transient=True
+                f"another process has just created or removed the lease of {job}, which cannot be read",
+                where=Where(file=str(location)),
+                hint="Try again",
+                transient=True,
             )
         raise _held(what, job, holder, location)
     if newest is not None:
@@ -442,7 +445,11 @@ class RecordDirectory:
         found = [each for each in self.list_records() if each.outcome is None]
         if len(found) > 1:
             names = ", ".join(each.id for each in found)
-            raise UsageError(f"several upgrades are not decided: {names}", where=Where(file=str(self.location)))
+            raise UsageError(
+                f"several upgrades have not ended: {names}",
+                where=Where(file=str(self.location)),
+                hint="Look which job runs at the cluster, then move the records of the other upgrades away",
+            )
         return found[0] if found else None
 
     def write(self, record: UpgradeRecord) -> None:

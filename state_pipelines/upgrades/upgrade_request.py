@@ -242,7 +242,7 @@ class UpgradeSettings(_Entry):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if bool(self.old.plan) is not bool(self.new.plan):
-            hint = "A query takes the state of a query: give the plan or script of both"
+            hint = "A query restores state of queries only: name a `plan` (.json or .sql) for both, or for none"
             raise Refusal(UsageError("one of old and new is a query, and the other is not", hint=hint))
         return self
 

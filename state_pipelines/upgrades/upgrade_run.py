@@ -59,8 +59,8 @@ _TRIGGERS = 3
 """Maximum number of requests for the savepoint while their answers are lost."""
 
 _FORGOTTEN = (
-    "the cluster knows nothing of the savepoint, as after a change of its leader, and the job runs on: run the upgrade "
-    "again"
+    "the cluster does not know the requested savepoint, as happens when another JobManager becomes leader, and the job "
+    "runs on: run the upgrade again"
 )
 
 _EXPLANATIONS = 10
@@ -173,7 +173,9 @@ class UpgradeRun:
                     self._decide(UpgradeOutcome.NOT_STOPPED, reason)
                     return
                 # Without an answer it is unknown whether the job will stop.
-                raise UndecidedError(f"the savepoint cannot be followed: {reason}") from error
+                raise UndecidedError(
+                    f"it is unknown whether the job will stop: no answer about its savepoint ({reason})"
+                ) from error
             # The job is down: after any error, the old program must run again.
             self._report(f"{step} failed: {reason}")
             self._note(Step.BACK, failed=str(step), reason=reason)
@@ -192,7 +194,7 @@ class UpgradeRun:
         elif self.record.is_done(Step.WATCH):
             self._decide(UpgradeOutcome.UPGRADED, "")
         else:
-            raise UndecidedError("the upgrade has not come to its end", hint="Run it again, which continues it")
+            raise UndecidedError("the upgrade has not ended", hint="Run it again, which continues it")
         return self.record
 
     # The savepoint.
@@ -316,7 +318,7 @@ class UpgradeRun:
         planned = self.record.plan.get("change") or {}
         more = [str(each) for each in change.needs if str(each) not in planned.get("needs", [])]
         if more:
-            raise UsageError(f"the savepoint needs what was not planned: {', '.join(more)}")
+            raise UsageError(f"the savepoint needs changes that are not in the plan: {', '.join(more)}")
         self._note(Step.CHECK, change=change.to_json(), seconds=self._measure(started), done=True)
 
     def _measure(self, started: float) -> float:
@@ -357,7 +359,9 @@ class UpgradeRun:
             for cluster in {id(each): each for each in (self._old, self._new)}.values():
                 self._require_ended(cluster)
             if self.record.plan.get("programs") != fingerprint(self._request.describe_change()):
-                raise UsageError("a program or its settings have changed since the plan, so that it was not checked")
+                raise UsageError(
+                    "a program or its settings have changed since the plan: the changed program was not checked"
+                )
             self._note(Step.START, job=self.new_job, requested=_now())
             changed = self.record.get(Step.CHANGE)
             plan = str(changed.get("plan", ""))
@@ -490,7 +494,7 @@ class UpgradeRun:
                 self._submit(self._old, self._settings.old, self.savepoint, job, plan)
             except ClusterError as error:
                 if error.transient or error.is_in_doubt:
-                    raise UndecidedError(f"the old program may not run: {error}") from error
+                    raise UndecidedError(f"it is unknown whether the old program was started: {error}") from error
                 self._decide(UpgradeOutcome.NOTHING_RUNS, f"{reason}. The old program was not started: {error}")
                 return
         problem = self._watch_return(job)
@@ -586,7 +590,7 @@ class UpgradeRun:
                 return call()
             except ClusterError as error:
                 if not error.transient or self._clock() >= deadline:
-                    raise UndecidedError(f"it cannot be seen whether {what}: {error}") from error
+                    raise UndecidedError(f"it is unknown whether {what}: {error}") from error
             self._sleep(POLL_SECONDS)
 
     def _require_ended(self, cluster: FlinkCluster) -> None:
@@ -597,9 +601,9 @@ class UpgradeRun:
             is_same = each.id == self.record.old_job or (each.name == name and each.id not in ours)
             if is_same and not each.status.is_terminal:
                 raise UndecidedError(
-                    f"job {each.id} ({each.name}) is {each.status} at {cluster.endpoint}, so nothing is started beside "
-                    "it",
-                    hint="Stop it, or move the record of the upgrade away",
+                    f"job {each.id} ({each.name}) is still {each.status} at {cluster.endpoint}, so no program is "
+                    "started",
+                    hint="Cancel that job and run the upgrade again; or, to give the upgrade up, move its record away",
                 )
 
     def _note(self, step: Step, **outcome: Any) -> None:
@@ -716,7 +720,7 @@ def upgrade(
         unfinished = records.find_unfinished()
         if unfinished is not None:
             raise UsageError(
-                f"an upgrade of {request.name} is not decided yet ({unfinished.id})",
+                f"an upgrade of {request.name} has not ended yet ({unfinished.id})",
                 hint="Run it without --plan, which continues it",
             )
         return report_plan(request, plan_upgrade(request, old, new, records, sleep=sleep), is_wanted=True)
@@ -753,7 +757,7 @@ def refuse_plan(
     if approve is not None:
         if approve != plan.fingerprint:
             raise UsageError(
-                f"the plan is {plan.fingerprint}, not {approve}: something of it has changed",
+                f"the plan has changed: its fingerprint is {plan.fingerprint}, not {approve} as approved",
                 hint=f"Read it again: state-pipelines upgrade {request.file} --plan",
             )
         records.approve(approve, "the command")
@@ -803,7 +807,7 @@ def require_same_programs(request: UpgradeRequest, record: UpgradeRecord) -> Non
     """
     if record.plan.get("programs") != fingerprint(request.describe_change()):
         raise UsageError(
-            f"upgrade {record.id} of {record.job}, begun {record.created}, is not decided, and it was planned with "
+            f"upgrade {record.id} of {record.job}, begun {record.created}, has not ended, and it was planned with "
             "other programs",
             hint="Continue it with the description of the job that it was begun with",
         )

@@ -72,7 +72,7 @@ def test_strict_wants_every_snapshot_searched(call: Callable[..., Called], broke
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("SNAPSHOT",), "which key is not said (--key)"),
+        (("SNAPSHOT",), "no key is given (--key)"),
         (KEY, "neither a snapshot nor a directory is named"),
         ((*KEY, "--root", "x", "--out", "y"), "--out has no effect without SNAPSHOT"),
         (("nowhere", *KEY), "nothing is there"),

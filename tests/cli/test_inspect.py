@@ -144,7 +144,7 @@ def test_files_in_a_directory_that_is_not_here_are_a_note(call: Callable[..., Ca
         ("unaligned", "in-flight input: 2 handles, 2 channels, 2 buffers, "),
         ("forst", "keyed state: ForSt incremental, compression snappy, 28 shared files"),
         ("rocksdb-file-merging", "in merged files"),
-        ("changelog-heap-memory", "key serializer found, not stored: String"),
+        ("changelog-heap-memory", "key serializer, inferred since the snapshot does not store it: String"),
         ("changelog-heap-materialized", "2 materialized handles, 4 streams of changes"),
         ("finished", "finished"),
     ],

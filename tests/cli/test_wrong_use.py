@@ -184,7 +184,7 @@ def test_storage_options_that_no_client_takes_are_named_without_their_values(
     [
         ("simplecache::http://u:S3CR3T@h:99999/x", "host or port"),
         ("zip://a::simplecache::ftp://u:S3CR3T@h:port/x", "host or port"),
-        ("simplecache::s3://AKIA:S3CR3T@bucket/x", "no user and no password"),
+        ("simplecache::s3://AKIA:S3CR3T@bucket/x", "must not contain a user or a password"),
     ],
 )
 def test_the_last_url_of_a_chain_is_checked(call: Callable[..., Called], url: str, named: str) -> None:

@@ -186,7 +186,7 @@ def test_certificates_are_verified(tmp_path: Path) -> None:
         server.on("GET /overview", {"ok": True})
         trusted = Credentials(ca_certificates=str(path), client_certificate=str(path))
         assert open_client(server, trusted).get("/overview") == {"ok": True}
-        with pytest.raises(ClusterError, match="no TLS that can be trusted") as caught:
+        with pytest.raises(ClusterError, match="no TLS connection to") as caught:
             open_client(server).get("/overview")
         assert "ca_certificates" in caught.value.hint
     with pytest.raises(UsageError, match="certificates"):

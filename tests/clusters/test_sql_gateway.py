@@ -140,7 +140,7 @@ def test_a_gateway_that_gives_another_id_is_an_error(server: Server, cluster: Re
 
 def test_another_service_is_no_gateway(server: Server, cluster: RestCluster) -> None:
     server.on("GET /api_versions", {"versions": ["V9"]})
-    with pytest.raises(ClusterError, match="speaks none of V4"):
+    with pytest.raises(ClusterError, match="has none of the API versions V4"):
         cluster.start(Submission(plan="plan.json", job_id=JOB))
 
 

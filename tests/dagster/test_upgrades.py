@@ -195,14 +195,14 @@ def test_a_run_that_cannot_see_what_runs_says_how_it_goes_on(
     tmp_path: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose(run: UpgradeRun, step: Step) -> None:
-        raise UndecidedError("the savepoint cannot be followed")
+        raise UndecidedError("it is unknown whether the job will stop")
 
     with monkeypatch.context() as patch:
         patch.setattr(UpgradeRun, "advance", lose)
         result = runner.run(make_job(tmp_path))
     assert list_ops(result) == ["plan_job_upgrade"]
     text, _ = find_failure(result)
-    assert text.startswith("it is not known what runs of shop: the savepoint cannot be followed")
+    assert text.startswith("it is not known what runs of shop: it is unknown whether the job will stop")
     assert "Re-execute the run from failure, which continues the upgrade" in text
     assert "JOB.yaml" not in text
     assert runner.run(make_job(tmp_path)).success

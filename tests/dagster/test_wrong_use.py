@@ -380,7 +380,7 @@ def test_a_schedule_names_the_storage(unreachable: Deployment, tmp_path: Path) -
         ({"stream": {"definition": "x.py", "directory": "y"}}, "stream.definition"),
         ({"new_query": "new.sql"}, "set plans to it"),
         ({"jars": ("functions.jar",)}, "jars has no effect without plans"),
-        ({"new_query": "new.sql", "plans": ("old.sql",), "migrations": "m"}, "set migrations or new_query"),
+        ({"new_query": "new.sql", "plans": ("old.sql",), "migrations": "m"}, "new_query exclude each other"),
         ({"retention": {"keep": 3}}, "retention"),
         ({"retention_runs": {"grace": "soon"}}, "retention_runs.grace"),
         ({"watch": {"kinds": "backup"}}, "watch.kinds"),

@@ -337,6 +337,6 @@ def test_a_frame_whose_second_input_is_of_another_kind_is_refused(spark: SparkSe
 
 def test_a_side_output_is_an_error_not_a_loss(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.createDataFrame(events(0, 1), EVENTS)
-    with pytest.raises(StateError, match="emits to the side output late, and nothing takes it on Spark"):
+    with pytest.raises(StateError, match="emits to the side output late, and Spark gets only the main output"):
         keyed_process(df, key="user", function=Plain(), uid="plain", savepoint=str(tmp_path))
     assert not list(tmp_path.glob("*/_metadata"))

@@ -379,7 +379,7 @@ def test_inputs_that_do_not_fit_are_refused(spark: SparkSession, options: dict[s
 
 
 def test_a_function_of_two_inputs_needs_both(spark: SparkSession) -> None:
-    with pytest.raises(UsageError, match="AddNames has two inputs, both with keys, and the DataFrame is not"):
+    with pytest.raises(UsageError, match="AddNames has two inputs, both with keys, and the DataFrame is no result"):
         run(spark.createDataFrame(orders(0, 3), ORDER_SCHEMA), order_by=["at"])
     lacking = make_input(spark, [], []).drop("second")
     with pytest.raises(UsageError, match="AddNames has two inputs"):

@@ -162,14 +162,14 @@ def test_options_that_a_client_does_not_take_are_one_error_without_its_text(
     with pytest.raises(StorageError) as caught:
         call(join(root, "d", "a"))
     name = type(error).__name__
-    assert caught.value.what == f"cannot {operation}: the client does not take its options ({name})"
+    assert caught.value.what == f"cannot {operation}: the client of the storage refuses the storage options ({name})"
     assert caught.value.__cause__ is error
     assert "S3CR3T" not in str(caught.value)
     assert len(CountedFileSystem.requests) == 1
 
 
 def test_options_that_a_client_does_not_take_for_a_stream_are_one_error(root: Location) -> None:
-    with pytest.raises(StorageError, match="does not take its options"), translating(root, "write the file"):
+    with pytest.raises(StorageError, match="refuses the storage options"), translating(root, "write the file"):
         raise TypeError("S3CR3T")
 
 

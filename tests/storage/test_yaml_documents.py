@@ -44,7 +44,7 @@ def test_what_is_not_of_its_tag_is_an_error_of_yaml(text: str) -> None:
 @pytest.mark.parametrize("text", ["&a {x: *a}", "&a [*a]", "x: &a [{y: [*a]}]", "&a {*a : 1}"])
 @pytest.mark.parametrize("as_texts", [False, True])
 def test_an_alias_inside_of_what_it_names_is_refused(text: str, as_texts: bool) -> None:
-    with pytest.raises(yaml.YAMLError, match=r"the alias \*a is inside of what it names"):
+    with pytest.raises(yaml.YAMLError, match=r"the alias \*a refers to a value that contains it"):
         parse_yaml(text, as_texts=as_texts)
 
 
@@ -71,7 +71,7 @@ def test_aliases_beside_each_other_are_values() -> None:
 @pytest.mark.parametrize("text", [r'"\ud800"', r'"a\0b"', r'{a: ["\udfff"]}', r'{"\0": 1}'])
 @pytest.mark.parametrize("as_texts", [False, True])
 def test_texts_that_no_file_can_have_as_a_name_are_refused(text: str, as_texts: bool) -> None:
-    with pytest.raises(yaml.YAMLError, match="a character that names and UTF-8 cannot have"):
+    with pytest.raises(yaml.YAMLError, match="contains a NUL or surrogate character"):
         parse_yaml(text, as_texts=as_texts)
 
 

@@ -110,5 +110,5 @@ def test_another_directory_of_savepoints_is_refused(
     job, describe = operated
     report = run(describe(directory=tmp_path / "elsewhere"))
     assert report.result is Result.REFUSED
-    assert f"is stopped with a savepoint in {tmp_path / 'savepoints'}" in report.lines[0]
+    assert f"is configured to write savepoints to {tmp_path / 'savepoints'}" in report.lines[0]
     assert len(job.started) == 1

@@ -32,7 +32,7 @@ def test_a_rehearsal_writes_and_proves_while_the_job_runs_on(tmp_path: Path, sna
     assert list(report.change_seconds) == ["rescale"]
     lines = report.list_lines()
     assert lines[0] == "the upgrade of orders would succeed; the job runs on"
-    assert any(each.startswith("nothing of it is reused") for each in lines)
+    assert any(each.startswith("the upgrade reuses no file") for each in lines)
     # The result is removed, the savepoint stays.
     assert [each.name for each in (tmp_path / "results").iterdir()] == ["_upgrades"]
     assert Path(report.savepoint).is_dir()
@@ -90,7 +90,9 @@ def test_a_program_that_does_not_restore_is_a_refusal(tmp_path: Path, snapshot: 
     cluster, spare = MemoryCluster(snapshot), MemoryCluster(snapshot)
     spare.jobs.clear()
     report = run(describe(tmp_path, new="fails.jar"), cluster, spare=spare)
-    assert report.refusals == ("the new program does not run from the result: IllegalStateException: broken",)
+    assert report.refusals == (
+        "the new program does not run from the savepoint that the rehearsal prepared: IllegalStateException: broken",
+    )
 
 
 def test_a_failed_savepoint_is_an_error_of_the_cluster(tmp_path: Path, snapshot: Path) -> None:

@@ -153,7 +153,7 @@ def test_never_two_at_once_nor_during_an_upgrade(tmp_path: Path) -> None:
     upgrades = find_records(job.results, job.name)
     record = UpgradeRecord("0" * 12, "shop", NOW.isoformat(), "a" * 32, "f", {})
     upgrades.write(record)
-    with pytest.raises(UsageError, match="upgrade 000000000000 of shop is not decided"):
+    with pytest.raises(UsageError, match="upgrade 000000000000 of shop has not ended"):
         take(job, NOW)
     lease = hold_lease(find_savepoint_records(job.results, job.name).location, "shop", what="a savepoint")
     with lease, pytest.raises(UsageError, match="a savepoint of shop is under way"):

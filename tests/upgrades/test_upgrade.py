@@ -342,7 +342,7 @@ def test_a_cluster_that_stays_away_leaves_the_upgrade_to_be_continued(tmp_path: 
     assert report.headline == "it is not known what runs of orders"
     assert {name for name, _ in report.commands} == {"old", "new"}
     cluster.faults = []
-    with pytest.raises(UsageError, match="not decided yet"):
+    with pytest.raises(UsageError, match="has not ended yet"):
         run(request, cluster, plan_only=True)
     assert run(request, cluster).result is Result.UPGRADED
     assert len(cluster.submissions) == 1
