@@ -263,8 +263,8 @@ def command(
     files: references are only known below them. Without --policy only orphans go: files that no snapshot references,
     checkpoints and savepoints that were never completed, temporary files.
 
-    Exit code 1: the plan of now has another fingerprint, a snapshot that would stay is damaged, not everything could be
-    deleted or restored, or a restored snapshot is not complete. Exit code 3: whether it is complete cannot be seen.
+    Exit code 1: the current plan has another fingerprint, a snapshot that would stay is damaged, not everything could
+    be deleted or restored, or a restored snapshot is not complete. Exit code 3: whether it is complete cannot be seen.
     """
     policy = load_policy(policy_path) if policy_path is not None else RetentionPolicy()
     given = {

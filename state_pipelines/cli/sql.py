@@ -201,7 +201,7 @@ def _show_migration(result: SqlMigration, console: Console) -> None:
         text = f"{each['operator']} / {each['state']}, {each['meaning']}: {each['verdict']}{reason}"
         console.print(text, soft_wrap=True)
     for sink in result.comparison.sinks:
-        text = f"table {sink.table}: rows that are there keep what column {sink.column} held until their key changes"
+        text = f"table {sink.table}: rows that it already has keep their {sink.column} until their key changes"
         console.print(text, soft_wrap=True)
     renamed = plural(sum(not each.drop for each in result.revision.operators.operators.values()), "operator")
     rewritten = f"{plural(result.rows, 'record')} rewritten in {result.seconds:.1f} s"
