@@ -298,7 +298,7 @@ CHANGELOGS: dict[str, tuple[str, Callable[[Any, Any], Any], str]] = {
     "a set left out": (
         "types-2.2-changelog-heap-files",
         lambda own, _: replace(own, streams=own.streams[:-1]),
-        "a set of",
+        "a change set is missing",
     ),
     "a set of the same file before it": (
         "types-2.2-changelog-heap-files",

@@ -188,7 +188,7 @@ def _complete(entry: _Entry, made: st.Step, body: Any) -> st.Step:
         case st.TtlStep() if len(body) != 1:
             raise MigrationError("`ttl` takes one of enable, disable and shift")
         case st.TtlStep(enable=None, disable=None, shift=None):
-            raise MigrationError(f"`{next(iter(body))}` is missing")
+            raise MigrationError(f"`{next(iter(body))}` has no value")
         case st.Kind(to=StateKind.MAP):
             _refuse(body, "type", "expression", "discard")
             if made.map_key is None:
