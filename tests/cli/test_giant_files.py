@@ -154,7 +154,8 @@ def test_a_manifest_beside_a_snapshot_is_bounded(call: Callable[..., Called], sa
 
 
 @pytest.mark.parametrize(
-    ("role", "message"), [("META", "256 MiB at most"), ("MANIFEST", "1,024 MiB at most"), ("OPERATOR", "at once")]
+    ("role", "message"),
+    [("META", "more than the 256 MiB that are read"), ("MANIFEST", "1,024 MiB at most"), ("OPERATOR", "at once")],
 )
 def test_a_giant_data_file_is_refused(
     call: Callable[..., Called], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: str, message: str

@@ -175,7 +175,7 @@ def test_what_the_operator_cannot_do_is_refused(cluster: FlinkCluster, api: Kube
         cluster.trigger_savepoint(OWN, SavepointRequest(stop=True, drain=True))
     with pytest.raises(UsageError, match="not to s3://bucket/elsewhere"):
         cluster.trigger_savepoint(OWN, SavepointRequest("s3://bucket/elsewhere", stop=True))
-    with pytest.raises(UsageError, match="in the format CANONICAL, not NATIVE"):
+    with pytest.raises(UsageError, match="in the format CANONICAL, not in NATIVE"):
         cluster.trigger_savepoint(OWN, SavepointRequest(format=SavepointFormat.NATIVE, stop=True))
     with pytest.raises(UsageError, match="is a path of this machine"):
         cluster.start(Submission(jar="orders-2.jar"))

@@ -147,7 +147,11 @@ def test_what_has_no_shape_of_its_own_is_the_json_of_dump(type_class: str, value
 @pytest.mark.parametrize(
     ("type_class", "value", "message"),
     [
-        ("shop.Any", ObjectValue("shop.Any", (("content", "x"),)), "row 1: values of java.lang.Object are JSON text"),
+        (
+            "shop.Any",
+            ObjectValue("shop.Any", (("content", "x"),)),
+            "row 1: values of java.lang.Object are shown as JSON text",
+        ),
         (
             "shop.Cart",
             ObjectValue(

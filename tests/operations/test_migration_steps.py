@@ -228,7 +228,7 @@ def test_types_of_the_steps_are_serializers() -> None:
         ),
         ({"filter": {"keep": "a", "reason": "b", "by": "t", "missing": "stay"}}, "upgrade 1", "`missing` is stay"),
         ({"set": {"field": "a", "expression": "b", "nondeterministic": "yes"}}, "upgrade 1", "is true or false"),
-        ({"ttl": {"enable": None}}, "upgrade 1", "`enable` is missing"),
+        ({"ttl": {"enable": None}}, "upgrade 1", "`enable` has no value"),
         ({"python": {"function": "a:b"}}, "upgrade 1", "does not say whether its function is deterministic"),
     ],
 )

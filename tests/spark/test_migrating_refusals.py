@@ -66,7 +66,7 @@ REFUSED: dict[str, tuple[tuple[str, str | None], dict[str, Any], dict[str, Any],
         ("ttl-states", "value"),
         {"ttl": {"disable": None}},
         {"ttl": {"disable": "they are kept for ever"}},
-        "`disable` is missing",
+        "`disable` has no value",
     ),
     "drop_state": (
         ORDER,
