@@ -159,5 +159,5 @@ def test_key_groups_of_an_older_rule_are_noted(call: Callable[..., Called], tmp_
     older = make_older_ranges(orders().open(), tmp_path, "canonical")
     called = call("migrate", older.path, "--migration", MIGRATION, "--out", tmp_path / "target")
     assert called.code == 0
-    assert "note: operator orders: its subtasks hold other key groups than Flink gives them today" in called.err
+    assert "note: operator orders: its subtasks hold other key groups than Flink assigns today" in called.err
     assert "rescale --parallelism orders=6" in called.err

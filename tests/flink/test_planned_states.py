@@ -87,7 +87,7 @@ def test_errors_of_the_planner_name_the_line_and_what_is_missing(
     metadata = ORDERS.replace("amount BIGINT", "amount BIGINT METADATA FROM 'offset'")
     with pytest.raises(UsageError, match="metadata") as error:
         sql.plan(write(tmp_path, metadata + TOTALS + INSERT), flink_home=home)
-    assert "stub stands for orders" in error.value.hint
+    assert "stub replaces the connector of orders" in error.value.hint
 
 
 def test_scripts_compiled_together_have_the_numbers_of_each_alone(version: str, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_parts_that_may_be_skipped_are() -> None:
 
 
 def test_an_unknown_part_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="unknown part 400"):
+    with pytest.raises(UnsupportedError, match="unknown tag 400"):
         read(b"\x90\x03\x00")
 
 

@@ -517,7 +517,7 @@ def test_a_snapshot_in_the_place_of_another_is_not_taken_for_it(
     put(root, f"{JOB}/chk-1", 2)
     set_time(directory, 5000)
     (new,) = update_inventory([root], store if updated else None).inventory.keys
-    with pytest.raises(NotFoundError, match="another snapshot took the place") as error:
+    with pytest.raises(NotFoundError, match="another snapshot has replaced") as error:
         find_snapshot(key, [root], store)
     assert new in error.value.hint
 
