@@ -189,6 +189,7 @@ class TestS3(DeletionSuite):
         assert calls.count("delete_objects") == 1
         assert "delete_object" not in calls
 
+    @pytest.mark.slow
     def test_file_that_the_store_did_not_delete_is_deleted_alone(
         self, root: Location, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -26,6 +26,7 @@ def test_an_essential_test_is_always_quick(request: pytest.FixtureRequest) -> No
     assert is_quick(request.node)
 
 
+@pytest.mark.slow
 def test_every_test_is_run_by_one_of_both_commands(request: pytest.FixtureRequest) -> None:
     items = request.session.items
     quick, others = split(items)

@@ -95,6 +95,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
     made.backend.close()
 
 
+@pytest.mark.slow
 def test_after_the_base_only_changes_are_uploaded(job: Job) -> None:
     for number in range(1000):
         job.put(f"key-{number}", number, "a", "b,c")

@@ -29,6 +29,7 @@ def _steps(number):  # type: ignore[no-untyped-def]
     return count
 
 
+@pytest.mark.slow
 def test_what_a_kernel_calls_is_compiled_with_it() -> None:
     assert _steps(1024) == 10
     assert not isinstance(_half, Deferred)

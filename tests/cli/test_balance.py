@@ -36,6 +36,7 @@ def test_the_tables_fit_into_80_columns(
     assert "  subtask  key groups     bytes                        records  keys" in lines[start:]
 
 
+@pytest.mark.slow
 def test_people_see_advice_and_the_hottest_keys(call: Callable[..., Called], savepoint: Path) -> None:
     out = call("inspect", savepoint, "--to-parallelism", "96").out
     assert "gives subtasks of 1 and 2 key groups" in out

@@ -52,6 +52,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["canonical", "heap", "rocksdb"])
 def test_files_become_a_savepoint(call: Callable[..., Called], folder: Path, format: str) -> None:
     called = call("bootstrap", folder / "new.yaml", "--out", folder / "out", "--format", format, "--json")
@@ -125,6 +126,7 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     assert not (folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_refuses_files_that_cannot_be_linked(
     call: Callable[..., Called], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -172,6 +172,7 @@ def summarize(report: dict[str, Any]) -> list[tuple[Any, ...]]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["1.20", "2.2"])
 def test_class_files_say_what_the_migration_says(
     call: Callable[..., Called], compiled: Path, tmp_path: Path, release: str
@@ -210,6 +211,7 @@ def test_a_guessed_rename_is_told(call: Callable[..., Called], savepoint: Path, 
     assert f"# {remark}\n" in (drafts / "0001_draft.yaml").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_draft_is_not_overwritten(call: Callable[..., Called], savepoint: Path, classes: Path) -> None:
     drafts = classes.parent / "drafts"
     call("check", savepoint, "--job-classes", classes, "--draft", drafts)
@@ -366,6 +368,7 @@ def test_fields_that_kryo_wrote(
     assert text in " ".join(called.out.split())
 
 
+@pytest.mark.slow
 def test_operators_under_other_uids_are_found_and_renamed(
     call: Callable[..., Called], savepoint: Path, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ def test_the_new_snapshot_holds_what_the_old_one_does(call: Callable[..., Called
     assert not diff_entries(orders().entries(), call("dump", tmp_path / "new", *UIDS).lines)
 
 
+@pytest.mark.slow
 def test_canonical_is_the_default(call: Callable[..., Called], tmp_path: Path) -> None:
     called = call("convert", *arguments(find("rocksdb-incremental")), "--out", tmp_path / "new", "--json")
     assert called.json["format"] == "canonical"
@@ -51,6 +52,7 @@ def test_canonical_is_the_default(call: Callable[..., Called], tmp_path: Path) -
     assert all(isinstance(count, int) for count in states.values())
 
 
+@pytest.mark.slow
 def test_notes_go_to_stderr(call: Callable[..., Called], tmp_path: Path) -> None:
     called = call("convert", orders().path, "--out", tmp_path / "new", "--format", "heap")
     assert called.err == (
@@ -106,6 +108,7 @@ def test_in_flight_data_are_kept_or_dropped(
     assert open_snapshot(str(tmp_path / "new")).kind == kind
 
 
+@pytest.mark.slow
 def test_what_a_format_cannot_carry_is_refused(call: Callable[..., Called], tmp_path: Path) -> None:
     called = call("convert", *arguments(find("heap")), "--out", tmp_path / "new", "--format", "heap", "--compress")
     assert called.code == 2
@@ -120,6 +123,7 @@ def test_nothing_is_overwritten(call: Callable[..., Called], tmp_path: Path) -> 
     assert [each.name for each in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.slow
 def test_a_reference_takes_no_space(call: Callable[..., Called], tmp_path: Path) -> None:
     called = call("convert", orders().path, "--out", tmp_path / "new", "--format", "keep", "--files", "reference")
     assert "0 subtasks rewritten, 0 files copied, 0 B" in called.out

@@ -29,6 +29,7 @@ def totals(tmp_path: Path) -> tuple[str, str]:
     return one.path, write_totals(tmp_path / "other", {"a": 1, "b": 7, "new": 4}).path
 
 
+@pytest.mark.slow
 def test_the_same_in_another_format(call: Callable[..., Called], tmp_path: Path) -> None:
     call("convert", orders().path, "--out", tmp_path / "new", "--format", "heap")
     called = call("diff", orders().path, tmp_path / "new")
@@ -82,6 +83,7 @@ def test_another_serializer(call: Callable[..., Called], totals: tuple[str, str]
     assert "\n  total: not compared: the value serializer differs\n    value: Long -> String\n" in called.out
 
 
+@pytest.mark.slow
 def test_one_operator_and_one_state(call: Callable[..., Called], tmp_path: Path) -> None:
     call("rescale", orders().path, "--out", tmp_path / "new", "--parallelism", 3)
     called = call("diff", orders().path, tmp_path / "new", "--operator", "pricing", *UIDS)
@@ -90,6 +92,7 @@ def test_one_operator_and_one_state(call: Callable[..., Called], tmp_path: Path)
     assert call("diff", orders().path, tmp_path / "new", "--state", "prices").code == 0
 
 
+@pytest.mark.slow
 def test_states_that_are_gone(call: Callable[..., Called], tmp_path: Path) -> None:
     wishes = ("--drop-state", "orders=history", "--drop-operator", "pricing")
     call("rescale", orders().path, "--out", tmp_path / "new", *wishes, *UIDS)

@@ -73,6 +73,7 @@ def test_characters_that_rich_leaves_out_are_visible_too() -> None:
     assert console.file.getvalue().startswith("or\\rders\\x07\nor\\rders\\x07or")  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_operators_are_printed_without_the_layout_of_rich(
     call: Callable[..., Called], broken: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 GUEST = "types.Guest extends types.Person: [visits: int]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("savepoint", ALL_ORDERS + ALL_TYPES, ids=str)
 def test_every_entry_is_printed(call: Callable[..., Called], savepoint: Savepoint, tmp_path: Path) -> None:
     classes = tmp_path / "classes.yaml"

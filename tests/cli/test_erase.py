@@ -19,6 +19,7 @@ def test_without_a_target_it_is_a_dry_run(call: Callable[..., Called], savepoint
     assert "nothing was written; --out TARGET writes a snapshot without them" in called.out
 
 
+@pytest.mark.slow
 def test_the_new_snapshot_has_no_such_key(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
     called = call("erase", savepoint, *KEY, "--out", tmp_path / "new")
     assert called.code == 0
@@ -35,6 +36,7 @@ def test_a_key_that_is_nowhere_is_exit_code_1(call: Callable[..., Called], savep
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_json_says_all(call: Callable[..., Called], savepoint: Path, tmp_path: Path) -> None:
     out = call("erase", savepoint, *KEY, "--out", tmp_path / "new", "--root", savepoint.parent, "--json").json
     assert out["keys"] == ["order-0064"]

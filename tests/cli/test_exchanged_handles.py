@@ -144,6 +144,7 @@ def test_databases_with_other_key_groups(call: Callable[..., Called], tmp_path: 
     require_refused(call, copy, tmp_path / "out", message)
 
 
+@pytest.mark.slow
 def test_a_database_of_another_operator(call: Callable[..., Called], tmp_path: Path) -> None:
     copy = copy_case("types-2.2-rocksdb-incremental", tmp_path)
     found: list[list[IncrementalRemoteKeyedStateHandle]] = []
@@ -168,6 +169,7 @@ def test_an_operator_that_is_listed_twice(call: Callable[..., Called], tmp_path:
     require_refused(call, copy, tmp_path / "out", "is listed twice")
 
 
+@pytest.mark.slow
 def test_files_of_two_operators_exchanged_so_that_kinds_differ(call: Callable[..., Called], tmp_path: Path) -> None:
     copy = copy_case("types-2.2-heap", tmp_path)
 
@@ -286,6 +288,7 @@ def test_in_flight_data_that_is_listed_twice(
     assert "in-flight" in called.err
 
 
+@pytest.mark.slow
 def test_a_master_state_that_is_listed_twice(call: Callable[..., Called], tmp_path: Path) -> None:
     copy = copy_case("types-2.2-heap", tmp_path)
     copy.edit(lambda metadata: replace(metadata, master_states=2 * (MasterState("hook", 1, b"1"),)))
@@ -367,6 +370,7 @@ def test_operator_state_that_is_no_operator_state(call: Callable[..., Called], t
     require_refused(call, copy, tmp_path / "out", ", which no release writes; 5 and 6 expected")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["types-2.2-changelog-heap-files", "types-2.2-changelog-heap-memory"])
 def test_changes_of_another_operator(call: Callable[..., Called], tmp_path: Path, name: str) -> None:
     copy = copy_case(name, tmp_path)

@@ -58,6 +58,7 @@ def test_markdown_has_no_tag_of_a_name(call: Callable[..., Called], hostile: Pat
     assert "\x1b" not in text
 
 
+@pytest.mark.slow
 def test_class_names_are_shortened_in_time_proportional_to_their_length() -> None:
     assert shorten_classes("Map<java.lang.String, com.acme.Order$Item>") == "Map<String, Order$Item>"
     packages = "a." * 500_000

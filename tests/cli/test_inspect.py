@@ -127,6 +127,7 @@ def test_a_missing_file_is_shown_and_the_exit_code_is_2(call: Callable[..., Call
     assert "SourceReaderState" in called.out
 
 
+@pytest.mark.slow
 def test_files_in_a_directory_that_is_not_here_are_a_note(call: Callable[..., Called]) -> None:
     (case,) = (each for each in select("2.2", "rocksdb-incremental") if each in OWN)
     called = call("inspect", case.path, "--json")

@@ -101,6 +101,7 @@ def test_elements_that_are_left_out_or_doubled(
     require_noticed(call, copy, tmp_path / "out", mapping, refused=edit == "another distribution")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_one_handle_in_two_subtasks(call: Callable[..., Called], tmp_path: Path, name: str) -> None:
     copy = copy_case(name, tmp_path)

@@ -82,6 +82,7 @@ def test_a_dry_run_as_json(call: Call, savepoint: Path) -> None:
     assert {tuple(each["parallelism"]) for each in told["operators"]} == {(2, 3), (1, 3)}
 
 
+@pytest.mark.slow
 def test_operators_and_states_go_and_get_names(call: Call, savepoint: Path, tmp_path: Path) -> None:
     edits = ("--rename", "orders=orders-v2", "--drop-operator", "pricing", "--drop-state", "orders=history")
     called = call("rescale", savepoint, "--out", tmp_path / "new", *edits)
@@ -95,6 +96,7 @@ def test_operators_and_states_go_and_get_names(call: Call, savepoint: Path, tmp_
     assert gather(entries(tmp_path / "new")) == gather(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--keep-keys", "--drop-keys"])
 def test_a_file_says_which_keys_stay(call: Call, savepoint: Path, tmp_path: Path, option: str) -> None:
     keys = list_keys(savepoint)
@@ -227,6 +229,7 @@ class TestOptionsOnTopOfAFile:
         assert called.code == 2
         assert "SECRET" not in called.err
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("given", ["history", "[history]"])
     def test_a_state_is_dropped_beside_that_of_the_file(
         self, call: Call, savepoint: Path, tmp_path: Path, given: str

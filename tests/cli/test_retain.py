@@ -57,6 +57,7 @@ def test_a_wrong_policy_names_file_and_field(call: Callable[..., Called], root: 
     assert "checkpoints does not know 'lats'" in called.err
 
 
+@pytest.mark.slow
 def test_the_price_is_an_option(call: Callable[..., Called], root: Path) -> None:
     put(root / "savepoint-66118e-0123456789ab" / UUIDS[1], bytes(100 << 20))
     assert "9.77 EUR a month" in call("retain", root, "--price", "100", "--currency", "EUR").out
@@ -112,6 +113,7 @@ def test_a_reason_without_a_pin_is_refused(call: Callable[..., Called], root: Pa
     assert call("retain", root, "--reason", "why").code == 2
 
 
+@pytest.mark.slow
 def test_a_plan_is_applied_by_its_fingerprint(call: Callable[..., Called], root: Path) -> None:
     fingerprint = call("retain", root, "--json").json["fingerprint"]
     called = call("retain", root, "--apply", fingerprint)
@@ -139,6 +141,7 @@ def test_an_application_that_is_limited_continues(call: Callable[..., Called], r
     assert (second.code, second.json["paths"], second.json["finished"]) == (0, 1, True)
 
 
+@pytest.mark.slow
 def test_quarantine_and_back(call: Callable[..., Called], root: Path) -> None:
     fingerprint = call("retain", root, "--json").json["fingerprint"]
     file = next(root.glob(f"*/shared/{UUIDS[0]}"))
@@ -148,6 +151,7 @@ def test_quarantine_and_back(call: Callable[..., Called], root: Path) -> None:
     assert file.read_bytes() == b"state"
 
 
+@pytest.mark.slow
 def test_a_quarantine_is_purged(call: Callable[..., Called], root: Path) -> None:
     fingerprint = call("retain", root, "--json").json["fingerprint"]
     call("retain", root, "--apply", fingerprint, "--quarantine")
@@ -186,6 +190,7 @@ def test_nothing_is_deleted_while_the_newest_snapshot_is_damaged(call: Callable[
     assert sorted(root.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_file_is_applied_though_more_could_go(
     call: Callable[..., Called], root: Path, tmp_path: Path
 ) -> None:
@@ -265,6 +270,7 @@ def test_a_damaged_plan_is_wrong_use(
     assert f"does not hold the plan {plan['fingerprint']}" in called.err
 
 
+@pytest.mark.slow
 def test_a_root_with_a_way_up_is_the_same_root(call: Callable[..., Called], root: Path) -> None:
     up = f"{root}/../{root.name}"
     fingerprint = call("retain", root, "--json").json["fingerprint"]
@@ -304,6 +310,7 @@ def test_the_next_plan_keeps_a_restored_snapshot(call: Callable[..., Called], tm
     assert kept == []
 
 
+@pytest.mark.slow
 def test_names_of_files_forge_no_lines(call: Callable[..., Called], root: Path) -> None:
     shared = next(root.glob("*/shared"))
     forged = "0 paths with 0 B would go; 9 files stay"

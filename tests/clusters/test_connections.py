@@ -98,6 +98,7 @@ def script(tmp_path: Path) -> list[str]:
     return [sys.executable, str(path)]
 
 
+@pytest.mark.slow
 def test_commands_speak_to_a_cluster(script: list[str], tmp_path: Path) -> None:
     commands = {
         "read_status": [*script, "status", "{job_id}"],
@@ -128,6 +129,7 @@ def test_commands_speak_to_a_cluster(script: list[str], tmp_path: Path) -> None:
         cluster.trigger_savepoint(JOB, SavepointRequest(stop=True))
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_in_doubt(tmp_path: Path) -> None:
     # It waits for a pipe that nobody writes to.
     waits = ["sh", "-c", "mkfifo pipe; read line < pipe"]

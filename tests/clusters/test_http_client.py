@@ -39,6 +39,7 @@ def test_a_leader_election_is_waited_for(server: Server) -> None:
     assert server.count("GET /overview") == 3
 
 
+@pytest.mark.slow
 def test_a_leader_that_is_not_elected_is_an_error_that_may_pass(server: Server) -> None:
     server.on("GET /overview", (503, {"errors": ["Service temporarily unavailable"]}))
     with pytest.raises(ClusterError, match="Service temporarily unavailable") as caught:
@@ -180,6 +181,7 @@ def make_certificate(directory: Path) -> tuple[Path, ssl.SSLContext]:
     return path, context
 
 
+@pytest.mark.slow
 def test_certificates_are_verified(tmp_path: Path) -> None:
     path, context = make_certificate(tmp_path)
     with serving(context) as server:

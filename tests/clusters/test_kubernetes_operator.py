@@ -93,6 +93,7 @@ def test_a_savepoint_is_a_resource_of_its_own(cluster: FlinkCluster, api: Kubern
         cluster.poll_savepoint(OWN, NEW)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_a_resource_too(cluster: FlinkCluster, api: KubernetesApi) -> None:
     cluster.trigger_checkpoint(OWN, trigger_id=TRIGGER)
     name = f"state-pipelines-{TRIGGER}"
@@ -156,6 +157,7 @@ def test_an_upgrade_suspends_the_job_and_redeploys_it_from_a_savepoint(
     assert api.orders["spec"]["job"] | {"state": "suspended", "upgradeMode": "stateless"} == api.orders["spec"]["job"]
 
 
+@pytest.mark.slow
 def test_a_suspension_that_fails_has_the_operators_words(cluster: FlinkCluster, api: KubernetesApi) -> None:
     cluster.trigger_savepoint(OWN, SavepointRequest(stop=True, trigger_id=TRIGGER))
     cause = {"type": "java.io.IOException", "message": "Checkpoint was declined."}
@@ -169,6 +171,7 @@ def test_a_suspension_that_fails_has_the_operators_words(cluster: FlinkCluster, 
     assert "names no savepoint" in cluster.poll_savepoint(OWN, TRIGGER).failure
 
 
+@pytest.mark.slow
 def test_what_the_operator_cannot_do_is_refused(cluster: FlinkCluster, api: KubernetesApi) -> None:
     before = json.dumps(api.orders)
     with pytest.raises(UnsupportedError, match="does not drain"):

@@ -49,6 +49,7 @@ def jar(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_savepoint_is_asked_for_once_and_waited_for(server: Server, cluster: RestCluster) -> None:
     server.on(f"POST /jobs/{JOB}/stop", BREAK, (202, {"request-id": TRIGGER}))
     done = {"status": {"id": "COMPLETED"}, "operation": {"location": "file:/savepoints/s-1"}}
@@ -103,6 +104,7 @@ def test_a_savepoint_that_takes_too_long_goes_on(server: Server, cluster: RestCl
     assert TRIGGER in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_start_says_everything(server: Server, cluster: RestCluster, jar: Path) -> None:
     server.on(f"GET /jobs/{JOB}/status", (404, {"errors": ["none"]}))
     server.on("GET /jars", {"files": []})
@@ -195,6 +197,7 @@ def test_a_cluster_that_takes_no_jars_says_so(server: Server, cluster: RestClust
         cluster.start(Submission(jar="none.jar"))
 
 
+@pytest.mark.slow
 def test_a_job_that_has_ended_is_cancelled_without_an_error(server: Server, cluster: RestCluster) -> None:
     server.on(f"PATCH /jobs/{JOB}", (409, {"errors": ["already reached another terminal state"]}))
     server.on(f"GET /jobs/{JOB}/status", {"status": "CANCELED"}, {"status": "RUNNING"})
@@ -207,6 +210,7 @@ def list_job(name: str, status: str, number: int) -> dict[str, Any]:
     return {"jid": str(number) * 32, "name": name, "state": status, "start-time": number, "end-time": -1}
 
 
+@pytest.mark.slow
 def test_a_job_is_found_by_its_name_or_id(server: Server, cluster: RestCluster) -> None:
     jobs = [
         list_job("orders", "CANCELED", 1),
@@ -266,6 +270,7 @@ def test_the_adaptive_scheduler_is_asked_for_another_parallelism(server: Server,
     assert server.received[-1].content == {"v": {"parallelism": {"lowerBound": 1, "upperBound": 8}}}
 
 
+@pytest.mark.slow
 def test_a_start_is_timed_by_its_subtasks(server: Server, cluster: RestCluster) -> None:
     task = {"name": "x", "parallelism": 2, "maxParallelism": 128, "status": "RUNNING"}
     server.on(f"GET /jobs/{JOB}", {"vertices": [{"id": "v1", **task}, {"id": "v2", **task}]})

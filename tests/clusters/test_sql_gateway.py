@@ -49,6 +49,7 @@ def list_statements(server: Server) -> list[str]:
     return [each.content["statement"] for each in server.received if each.path.endswith("/statements")]
 
 
+@pytest.mark.slow
 def test_a_plan_is_started_from_a_snapshot_under_an_id(server: Server, cluster: RestCluster) -> None:
     submission = Submission(
         plan="s3://bucket/it's.json",
@@ -72,6 +73,7 @@ def test_a_plan_is_started_from_a_snapshot_under_an_id(server: Server, cluster: 
     assert server.received[-1].method == "DELETE"
 
 
+@pytest.mark.slow
 def test_a_script_is_carried_out_statement_by_statement(server: Server, cluster: RestCluster) -> None:
     cluster.start(Submission(script=SCRIPT, savepoint=SAVEPOINT, job_id=JOB))
     assert list_statements(server) == ["CREATE TABLE t (a INT)", "INSERT INTO t VALUES (1)"]
@@ -79,6 +81,7 @@ def test_a_script_is_carried_out_statement_by_statement(server: Server, cluster:
     assert opened["properties"]["parallelism.default"] == "3"
 
 
+@pytest.mark.slow
 def test_several_inserts_are_one_job(server: Server, cluster: RestCluster) -> None:
     script = "EXECUTE STATEMENT SET BEGIN INSERT INTO t VALUES (1); INSERT INTO t VALUES (2); END;"
     cluster.start(Submission(script=script, job_id=JOB))
@@ -97,11 +100,13 @@ DUPLICATE = "org.apache.flink.runtime.client.DuplicateJobSubmissionException: Jo
 FAILED = "java.lang.Exception: outer\n\tat A.b(A.java:1)\nCaused by: java.io.FileNotFoundException: plan.json"
 
 
+@pytest.mark.slow
 def test_a_second_job_with_the_id_is_the_first_one(server: Server, cluster: RestCluster) -> None:
     server.on(RESULT, (500, {"errors": ["Internal server error.", f"<Exception on server side:\n{DUPLICATE}\n>"]}))
     assert cluster.start(Submission(plan="plan.json", job_id=JOB)) == JOB
 
 
+@pytest.mark.slow
 def test_a_statement_that_fails_has_flinks_reason(server: Server, cluster: RestCluster) -> None:
     server.on(RESULT, (500, {"errors": ["Internal server error.", f"<Exception on server side:\n{FAILED}\n>"]}))
     with pytest.raises(ClusterError, match="FileNotFoundException: plan") as caught:
@@ -110,6 +115,7 @@ def test_a_statement_that_fails_has_flinks_reason(server: Server, cluster: RestC
     assert server.received[-1].method == "DELETE"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "answer",
     [BREAK, (404, {"errors": ["Not found"]}), (500, {"errors": ["Session 's-1' does not exist."]})],
@@ -131,6 +137,7 @@ def test_a_statement_whose_answer_is_lost_is_sent_once(server: Server, cluster: 
     assert len(list_statements(server)) == 1
 
 
+@pytest.mark.slow
 def test_a_gateway_that_gives_another_id_is_an_error(server: Server, cluster: RestCluster) -> None:
     rows = {"columns": [{"name": "job id"}], "data": [{"kind": "INSERT", "fields": ["d" * 32]}]}
     server.on(RESULT, {"resultType": "PAYLOAD", "results": rows})
@@ -144,6 +151,7 @@ def test_another_service_is_no_gateway(server: Server, cluster: RestCluster) -> 
         cluster.start(Submission(plan="plan.json", job_id=JOB))
 
 
+@pytest.mark.slow
 def test_a_cluster_says_why_it_starts_no_sql(server: Server) -> None:
     server.on("GET /overview", {"flink-version": "2.2.1", "slots-total": 1, "slots-available": 1, "taskmanagers": 1})
     server.on("GET /config", {"features": {"web-submit": True}})

@@ -219,6 +219,7 @@ def test_values_that_do_not_fit_are_refused(schema: object, value: object, messa
         write(schema, value)
 
 
+@pytest.mark.slow
 @given(
     note=st.none() | st.text(),
     price=st.floats(allow_nan=False),

@@ -83,6 +83,7 @@ def test_integers_have_their_digits(number: int) -> None:
     assert text_of(INTEGER, (len(raw) + 4).to_bytes(4, "big") + raw) == str(number)
 
 
+@pytest.mark.slow
 @given(st.decimals(allow_nan=False, allow_infinity=False))
 @settings(deadline=None)
 def test_text_of_decimals_is_read_as_python_reads_it(number: Decimal) -> None:

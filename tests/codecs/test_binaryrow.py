@@ -308,6 +308,7 @@ def test_arrays_survive_the_round_trip(items: list[str | None]) -> None:
     assert read_array(write_array(items, STRING), STRING) == items
 
 
+@pytest.mark.slow
 @given(entries=st.lists(st.tuples(st.text(max_size=12), st.none() | LONGS), max_size=10))
 def test_maps_survive_the_round_trip(entries: list[tuple[str, int | None]]) -> None:
     assert read_map(write_map(entries, STRING, BIGINT), STRING, BIGINT) == entries

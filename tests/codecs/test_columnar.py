@@ -211,6 +211,7 @@ def test_columns_grow_for_texts_that_are_longer_than_their_bytes() -> None:
     assert encode_array(compile_layout(layout), pa.array(texts)).data.tobytes() == b"".join(records)
 
 
+@pytest.mark.slow
 def test_columns_grow_for_lists_that_are_longer_than_expected() -> None:
     layout = lay.Sequence(lay.Mapping(lay.Primitive(lay.PrimitiveKind.I8), lay.Sequence(lay.BigDecimal())))
     value = [[(key, [Decimal(key)] * 70)] * 9 for key in range(30)]

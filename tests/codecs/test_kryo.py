@@ -302,6 +302,7 @@ def test_graphs_survive_the_round_trip(version: int, value: object) -> None:
     assert read(write(value, version), version) == value
 
 
+@pytest.mark.slow
 @BOTH
 @given(text=st.text(max_size=80))
 def test_strings_survive_the_round_trip(version: int, text: str) -> None:

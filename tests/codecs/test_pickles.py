@@ -108,6 +108,7 @@ def long_integer(number: int) -> bytes:
     return b"\x8a" + bytes((len(raw),)) + raw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fill",
     [

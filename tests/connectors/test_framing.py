@@ -67,6 +67,7 @@ def test_frames_survive_writing_and_reading(version: int, data: bytes, has_lengt
     assert write_versioned_array(read_versioned_array(array)) == array
 
 
+@pytest.mark.slow
 @given(I32, st.lists(st.binary(max_size=5), max_size=4))
 def test_lists_survive_writing_and_reading(version: int, elements: list[bytes]) -> None:
     writer = Writer()

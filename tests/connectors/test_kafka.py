@@ -171,6 +171,7 @@ def test_a_split_of_the_dynamic_source_names_its_cluster(version: int, retained:
     assert write_dynamic_kafka_split(split) == Versioned(version, data)
 
 
+@pytest.mark.slow
 @given(TOPICS, st.integers(0, (1 << 31) - 1), OFFSETS, OFFSETS)
 def test_splits_survive_writing_and_reading(topic: str, partition: int, start: int, stop: int) -> None:
     split = KafkaSplit(topic, partition, start, stop)

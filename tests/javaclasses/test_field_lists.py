@@ -185,6 +185,7 @@ def test_the_classes_of_a_jar_are_bounded_together(tmp_path: Path, monkeypatch: 
         lists.list_subclasses("A")
 
 
+@pytest.mark.slow
 def test_every_flipped_byte_of_a_jar_is_an_error_of_the_jar_or_none(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "good.jar", "w", zipfile.ZIP_DEFLATED) as jar:
         jar.writestr("A.class", b"\xca\xfe\xba\xbe" + bytes(range(256)))

@@ -39,6 +39,7 @@ def test_key_groups_are_those_of_flink(position: int, max_parallelism: int) -> N
     assert assign_key_groups(codes, max_parallelism).tolist() == expected
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(-(1 << 31), (1 << 31) - 1)), st.integers(1, 1 << 15))
 def test_one_key_is_assigned_as_many_are(codes: list[int], max_parallelism: int) -> None:
     many = assign_key_groups(np.array(codes, np.int32), max_parallelism)
@@ -93,6 +94,7 @@ def test_ranges_cover_every_key_group_once(numbers: tuple[int, int]) -> None:
     assert position == max_parallelism
 
 
+@pytest.mark.slow
 @given(parallelisms, st.integers(0, 1 << 15))
 def test_the_subtask_of_a_key_group_has_it_in_its_range(numbers: tuple[int, int], number: int) -> None:
     parallelism, max_parallelism = numbers

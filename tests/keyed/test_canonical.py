@@ -248,6 +248,7 @@ def test_an_offset_behind_the_first_section_leaves_bytes_unread() -> None:
         open_bytes(LITERAL + SECTION, (NO_SECTION, len(LITERAL), NO_SECTION, NO_SECTION))
 
 
+@pytest.mark.slow
 @given(position=st.integers(len(HEADER), len(LITERAL) - 1), byte=st.integers(0, 255))
 def test_a_changed_byte_never_crashes(position: int, byte: int) -> None:
     data = bytearray(LITERAL)

@@ -182,6 +182,7 @@ def test_keys_that_are_tuples_are_found_in_a_checkpoint_of_flink(fixtures: Path)
         _ = snapshot.operator("op-pojokey").states
 
 
+@pytest.mark.slow
 def test_keys_that_the_caller_describes_are_read(fixtures: Path) -> None:
     folder = fixtures / UNMATERIALIZED
     canonical = open_snapshot(str(next((fixtures / "made/2.2.1/main-rocksdb-canonical").rglob("_metadata")).parent))

@@ -169,6 +169,7 @@ class TestStreams:
             open_log(ChangelogStateHandleStream(ALL, (short,), 0, 0, "log"))
         assert error.value.where.offset == 1 + len(STREAM_ID)
 
+    @pytest.mark.slow
     @given(st.binary(max_size=200), st.lists(st.tuples(st.integers(0, 200), st.integers(0, 50))), st.integers(1, 60))
     def test_looking_ahead_changes_no_bytes(self, data: bytes, takes: list[tuple[int, int]], ahead: int) -> None:
         flat = np.frombuffer(data, np.uint8)

@@ -204,6 +204,7 @@ def test_no_rows_give_no_records() -> None:
     assert list(make_encoder("VALUE", INT).encode([batch])) == []
 
 
+@pytest.mark.slow
 def test_rows_of_sql_hash_by_their_bytes() -> None:
     key = read_recorded().keys["RowData"]
     columns = plan_columns(derive_layout(key.serializer, LayoutContext()))

@@ -63,6 +63,7 @@ def test_what_is_found_hashes_all_keys(name: str) -> None:
     np.testing.assert_array_equal(hasher.hash_keys(keys.records), keys.codes)
 
 
+@pytest.mark.slow
 def test_a_class_inside_a_class_is_found_with_it() -> None:
     finding = search("OuterKey")
     assert {each.class_name.partition("$")[2]: str(each.expression) for each in finding.classes} == {
@@ -127,6 +128,7 @@ def test_the_release_of_avro_is_found(name: str, form: str) -> None:
     assert [str(each.expression) for each in search(name).classes] == [form]
 
 
+@pytest.mark.slow
 def test_few_key_groups_take_more_keys() -> None:
     assert search("ObjectsKey", limit=2).proven
     assert not search("ObjectsKey", 30, limit=2).proven

@@ -42,6 +42,7 @@ def test_no_keys(keep: bool) -> None:
     assert found.tolist() == [not keep] * 2
 
 
+@pytest.mark.slow
 @given(st.frozensets(st.binary(max_size=20), max_size=50), st.lists(st.binary(max_size=24), max_size=50), st.booleans())
 def test_same_as_one_by_one(keys: frozenset[bytes], rows: list[bytes], keep: bool) -> None:
     key_filter = pickle.loads(pickle.dumps(KeyFilter(keys, keep)))

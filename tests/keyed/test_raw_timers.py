@@ -360,6 +360,7 @@ def test_streams_of_flink_are_written_byte_for_byte(fixtures: Path, name: str) -
     assert count
 
 
+@pytest.mark.slow
 def test_raw_timers_are_byte_for_byte_those_of_a_canonical_savepoint(fixtures: Path) -> None:
     case = fixtures / "made" / "2.2.1" / "main-rocksdb-canonical"
     savepoint = open_snapshot(str(case / str(json.loads((case / "params.json").read_text())["snapshot"])))

@@ -137,6 +137,7 @@ def make_skewed(*, compressed: bool = False) -> CanonicalFile:
     return make_canonical(make_header(states=3, compressed=compressed), FOUR, 1, runs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
 def test_pieces_are_even(compressed: bool) -> None:
     file = make_skewed(compressed=compressed)
@@ -150,6 +151,7 @@ def test_pieces_are_even(compressed: bool) -> None:
     assert max(map(len, pieces)) < 1200
 
 
+@pytest.mark.slow
 def test_a_state_with_few_records_in_a_large_key_group_is_one_small_part() -> None:
     file = make_skewed()
     ((split, _),) = file.split_records(1, 1000, 2000, KeyGroupRange(2, 1))
@@ -159,16 +161,19 @@ def test_a_state_with_few_records_in_a_large_key_group_is_one_small_part() -> No
     assert scan(split, 0) == []
 
 
+@pytest.mark.slow
 def test_key_groups_that_are_not_large_stay_whole() -> None:
     file = make_skewed()
     assert [split for split, _ in file.split_records(0, 1000, 1 << 30)] == [*file.split(1000)]
 
 
+@pytest.mark.slow
 def test_only_the_wanted_key_groups_are_split() -> None:
     splits = [*make_skewed().split_records(0, 1000, 2000, KeyGroupRange(3, 1))]
     assert [scan(*each)[0][0] for each in splits] == [3]
 
 
+@pytest.mark.slow
 def test_the_places_that_were_found_are_kept_but_do_not_travel() -> None:
     file = make_skewed()
 
@@ -183,6 +188,7 @@ def test_the_places_that_were_found_are_kept_but_do_not_travel() -> None:
     assert len(pickle.dumps(gone)) < 2500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_piece_is_read_in_windows(compressed: bool) -> None:
     file = make_skewed(compressed=compressed)
@@ -224,6 +230,7 @@ def test_windows_of_a_large_key_group_are_read_ahead(compressed: bool) -> None:
     assert BUDGET.held == 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_has_read_few_blocks() -> None:
     file = make_skewed()
     remote = store_remotely(file)
@@ -257,6 +264,7 @@ def test_bytes_behind_the_end_mark_are_told() -> None:
     assert caught.value.where.offset == file.stream.size
 
 
+@pytest.mark.slow
 def test_a_piece_that_ends_inside_a_record_is_told() -> None:
     splits = [split for split, _ in make_skewed().split_records(0, 1000, 2000)]
     split = splits[3]
@@ -310,6 +318,7 @@ def test_parts_of_a_heap_file_are_the_file(state_id: int, size: int, compressed:
     assert size > 1 or len(splits) > 100
 
 
+@pytest.mark.slow
 def test_pieces_of_a_heap_file_are_even() -> None:
     file = make_heap(20_000, compressed=False)
     _, *pieces, _ = split(file, 0, 50_000, least=100_000)
@@ -317,6 +326,7 @@ def test_pieces_of_a_heap_file_are_even() -> None:
     assert max(map(len, pieces)) < 1.3 * min(map(len, pieces))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True])
 def test_truncations_of_a_heap_file_are_told(compressed: bool) -> None:
     file = make_heap(30, compressed=compressed)

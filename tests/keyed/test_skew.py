@@ -93,6 +93,7 @@ def test_the_hottest_key_is_the_one_with_the_most_entries() -> None:
     assert busiest[0].bytes >= busiest[1].bytes
 
 
+@pytest.mark.slow
 def test_the_hottest_of_parts_are_the_hottest_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = orders().open().operator("orders")
     whole = measure(operator, top=5)

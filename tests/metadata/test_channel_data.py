@@ -115,6 +115,7 @@ def test_buffers_are_written_as_they_were_read() -> None:
     assert states == (ChannelState(ChannelInfo(0, 1), (4,), 7), ChannelState(ChannelInfo(1, 0), (11,), 4))
 
 
+@pytest.mark.slow
 @given(BUFFERS, BUFFERS, BUFFERS)
 def test_buffers_survive_writing_and_reading(one: list[bytes], other: list[bytes], third: list[bytes]) -> None:
     first = tuple(ChannelData(INPUT, 3, ChannelInfo(0, i), tuple(each)) for i, each in enumerate((one, other)))

@@ -196,6 +196,7 @@ def test_version_that_is_not_read_names_a_way_out(version: int, message: str) ->
         read_metadata(SAVEPOINT[:4] + version.to_bytes(4, "big") + SAVEPOINT[8:])
 
 
+@pytest.mark.slow
 def test_every_truncation_is_an_error() -> None:
     for size in range(len(SAVEPOINT)):
         with pytest.raises(FormatError):
@@ -207,6 +208,7 @@ def test_bytes_left_over_are_an_error() -> None:
         read_metadata(SAVEPOINT + b"\0")
 
 
+@pytest.mark.slow
 def test_every_changed_byte_gives_a_value_or_one_of_our_errors() -> None:
     for position in range(len(SAVEPOINT)):
         data = bytearray(SAVEPOINT)

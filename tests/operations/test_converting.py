@@ -142,6 +142,7 @@ def test_unknown_words_are_refused(tmp_path: Path) -> None:
         convert(orders().open(), str(tmp_path / "new"), "parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("format", "expected"),
     [
@@ -165,10 +166,12 @@ def test_canonical_state_gets_the_handle_that_every_backend_takes(tmp_path: Path
     assert handles == {KeyGroupsSavepointStateHandle}
 
 
+@pytest.mark.slow
 def test_files_of_forst_are_written_anew_for_rocksdb(tmp_path: Path) -> None:
     assert convert(find("2.2", "forst").open(), str(tmp_path / "new"), "rocksdb").converted == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["canonical", "heap", "rocksdb"])
 @pytest.mark.parametrize("line", ["1.20", "2.2"])
 def test_raw_timers_become_timer_states(line: str, format: str, tmp_path: Path) -> None:
@@ -463,6 +466,7 @@ def test_what_does_not_read_back_equal_is_not_published(format: str, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_without_verification_nobody_would_know(tmp_path: Path) -> None:
     source = find("2.2", "changelog-heap-materialized").open()
     plan = plan_conversion(source, resolve(str(tmp_path / "new")), ConversionRequest(format=Format.HEAP), verify=False)
@@ -524,6 +528,7 @@ def test_a_combined_file_has_the_records_of_both() -> None:
     assert by_group == sorted(set(by_group))
 
 
+@pytest.mark.slow
 def test_the_parts_of_a_combined_file_make_it_up() -> None:
     operator = operator_of(find("2.2", "rocksdb-heap-timers"))
     combined = combine_files([file for index, file in operator.keyed_files if index == 0])
@@ -561,6 +566,7 @@ def keep(case: Case | Savepoint, target: object, **options: Any) -> ConversionRe
     return convert(case.open(), str(target), "keep", **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", list(FileMode))
 def test_every_way_to_take_files_over_keeps_every_entry(files: FileMode, tmp_path: Path) -> None:
     keep(orders(), tmp_path / "old")
@@ -588,6 +594,7 @@ def test_a_reference_is_noted(tmp_path: Path) -> None:
     assert any("not self-contained" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_a_move_removes_what_it_has_copied_and_compared(tmp_path: Path) -> None:
     keep(orders(), tmp_path / "old")
     count = len(list((tmp_path / "old").iterdir()))
@@ -647,6 +654,7 @@ def test_another_name_of_a_snapshot_does_not_keep_it_from_being_moved(tmp_path: 
     assert not (tmp_path / "old").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["copy", "link"])
 def test_a_snapshot_beside_one_with_files_of_its_own_is_moved(tmp_path: Path, mode: str) -> None:
     keep(orders(), tmp_path / "old")

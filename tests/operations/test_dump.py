@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("savepoint", ALL_ORDERS, ids=str)
 def test_every_entry_is_dumped_as_flink_read_it(savepoint: Savepoint) -> None:
     lines: list[Entry] = [json.loads(dumps(line)) for line in dump(savepoint.open())]

@@ -192,6 +192,7 @@ def test_values_that_nobody_reads_are_carried(tmp_path: Path) -> None:
     assert not diff_entries(rest, dump(open_snapshot(result.path, uids=case.uids)))
 
 
+@pytest.mark.slow
 def test_snapshots_below_a_directory_tell_what_they_hold(tmp_path: Path) -> None:
     erase(orders().open(), [KeyText("order-0064")], str(tmp_path / "a" / "without"))
     erase(orders().open(), [KeyText("order-0085")], str(tmp_path / "a" / "with"))

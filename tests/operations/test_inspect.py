@@ -66,6 +66,7 @@ def test_entries_are_as_many_as_flink_read(savepoint: Savepoint) -> None:
     assert +count_reported(savepoint) == count_expected(savepoint)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FIXTURES, reason=NO_FIXTURES)
 @pytest.mark.parametrize("savepoint", MADE, ids=str)
 def test_entries_of_a_fixture_are_as_many_as_flink_read(savepoint: Savepoint) -> None:
@@ -176,6 +177,7 @@ def test_compression_is_told(case: str, uid: str, compression: str, of_changes: 
     assert (found.compression, found.change_compression) == (compression, of_changes)
 
 
+@pytest.mark.slow
 def test_files_that_may_be_shared_are_counted_apart() -> None:
     (case,) = [each for each in select("2.2.1", "rocksdb-incremental") if "types" in each.name]
     handles = [
@@ -192,6 +194,7 @@ def test_files_that_may_be_shared_are_counted_apart() -> None:
     assert found.shared_bytes + found.private_bytes == report_operator("rocksdb-incremental", "state-kinds").bytes
 
 
+@pytest.mark.slow
 def test_merged_files_are_told() -> None:
     assert report_operator("rocksdb-file-merging", "few-states").keyed_formats[0].file_merging
     assert not report_operator("rocksdb-incremental", "state-kinds").keyed_formats[0].file_merging
@@ -206,6 +209,7 @@ def test_changes_and_what_is_materialized_are_counted() -> None:
     assert never.change_bytes > 0
 
 
+@pytest.mark.slow
 def test_a_key_serializer_that_was_found_comes_with_its_evidence() -> None:
     assert report_operator("changelog-heap-memory", "few-states").key_evidence.startswith("String")
     assert report_operator("changelog-heap-materialized", "few-states").key_evidence == ""
@@ -347,6 +351,7 @@ def test_operator_state_is_shown_although_keyed_state_is_missing(tmp_path: Path)
     assert "gone" in found.error
 
 
+@pytest.mark.slow
 def test_the_report_of_everything_is_json() -> None:
     for name in ("unaligned", "forst", "changelog-heap-memory", "rocksdb-heap-timers"):
         for case in select("2.2.1", name):

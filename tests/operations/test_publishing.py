@@ -55,6 +55,7 @@ def test_a_copy_holds_every_entry_and_can_be_moved(savepoint: Savepoint, tmp_pat
     assert not difference, str(difference)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "compressed"),
     [("changelog-heap-files", False), ("changelog-rocksdb-files", True), ("changelog-heap-materialized", True)],

@@ -56,6 +56,7 @@ def test_slices_of_nested_values(values: list[object], data: st.DataObject) -> N
     assert to_values(pa.array(values, MAP).slice(start)) == whole[start:]
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | st.dates()))
 def test_dates_are_those_of_python(days: list[dt.date | None]) -> None:
     assert to_values(pa.array(days, pa.date32())) == [None if day is None else day.isoformat() for day in days]

@@ -38,6 +38,7 @@ def share_databases(directory: Path) -> Snapshot:
     return open_snapshot(str(directory / "rescaled"), uids=["orders"])
 
 
+@pytest.mark.slow
 def test_a_conversion_counts_shared_databases_whole(shared: Snapshot, tmp_path: Path) -> None:
     proof = convert(shared, str(tmp_path / "new"), "canonical").proof
     assert proof is not None

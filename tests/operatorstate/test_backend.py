@@ -342,6 +342,7 @@ def test_a_number_of_entries_that_does_not_fit_is_refused(count: str) -> None:
         read_broadcast_state(file, RULES, CONTEXT)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_gives_state_errors() -> None:
     for data, states in ((FILE, STATES), (COMPRESSED_FILE, COMPRESSED_STATES)):
         for size in range(len(data)):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from rocksdict import DBCompressionType, Rdict
@@ -104,6 +105,7 @@ def test_neighbouring_blocks_are_read_together_however_small_the_window(tmp_path
     assert len(filesystem.reads) == 2
 
 
+@pytest.mark.slow
 def test_a_large_table_is_read_in_a_few_large_pieces_and_no_byte_twice(tmp_path: Path) -> None:
     filesystem, column_family = make_database(tmp_path, 20_000, value=800)
     assert count_rows(column_family) == 20_000
@@ -113,6 +115,7 @@ def test_a_large_table_is_read_in_a_few_large_pieces_and_no_byte_twice(tmp_path:
     assert size - tail < sum(data) < size
 
 
+@pytest.mark.slow
 def test_no_more_is_read_than_the_range_wants(tmp_path: Path) -> None:
     filesystem, column_family = make_database(tmp_path, 20_000)
     found = [
@@ -123,6 +126,7 @@ def test_no_more_is_read_than_the_range_wants(tmp_path: Path) -> None:
     assert (tail, data < 3 * 4096) == (1 << 16, True)
 
 
+@pytest.mark.slow
 def test_the_index_of_a_table_of_many_blocks_is_in_what_opening_reads(tmp_path: Path) -> None:
     filesystem, column_family = make_database(tmp_path, 9000, value=4096)
     tables = TableCache()

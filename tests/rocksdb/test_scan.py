@@ -137,6 +137,7 @@ def test_reads_blocks_with_a_hash_index(tmp_path: Path) -> None:
     assert scan_pairs(read_family(tmp_path)) == sorted(ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [1, 2000, 8 << 20])
 def test_the_newest_version_wins_over_tables_and_levels(tmp_path: Path, window: int) -> None:
     options = make_options()

@@ -87,6 +87,7 @@ def test_wrong_blocks_are_noticed(compressed: str) -> None:
     assert decompress([raw], [raw[0] if raw and raw[0] != 4 else 3])[0] == 0
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.integers(1, 12))
 def test_agrees_with_another_implementation(parts: list[bytes], repeat: int) -> None:
     plain = [part * repeat for part in parts]
@@ -106,6 +107,7 @@ def test_long_literals_and_far_copies(size: int) -> None:
     assert decompress([bytes(cramjam.snappy.compress_raw(plain))], [len(plain)]) == (-1, [plain])
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=400), st.data())
 def test_damage_never_leaves_the_buffers(plain: bytes, data: st.DataObject) -> None:
     compressed = bytearray(cramjam.snappy.compress_raw(plain * 3))

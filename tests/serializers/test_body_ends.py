@@ -143,6 +143,7 @@ def test_a_header_that_can_be_split_in_two_ways_is_left_open() -> None:
     assert "whose end is not known" in stand_in[1].reason
 
 
+@pytest.mark.slow
 def test_a_search_for_ends_is_given_up_after_a_bounded_number_of_bytes() -> None:
     """Each of some thousand texts in two bodies could be the class of the next nested snapshot."""
     body = utf("com.acme.Coder") * 2_000

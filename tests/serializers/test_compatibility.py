@@ -124,17 +124,20 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(TREES)
 def test_the_same_serializer_is_compatible_as_is(serializer: Serializer) -> None:
     assert resolve(serializer, serializer).findings == ()
 
 
+@pytest.mark.slow
 @given(TREES, TREES)
 def test_what_is_not_as_is_has_a_finding(old: Serializer, new: Serializer) -> None:
     found = resolve(old, new)
     assert (found.outcome is AS_IS) == (not found.findings)
 
 
+@pytest.mark.slow
 @given(TREES, TREES)
 def test_the_worst_finding_decides(old: Serializer, new: Serializer) -> None:
     found = resolve(old, new)

@@ -156,6 +156,7 @@ def test_up_to_1_20_the_old_snapshot_says_what_the_new_one_says() -> None:
     assert [pair for pair in golden("1.20").pairs if pair.answer != pair.legacy] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_every_snapshot_is_written_as_flink_wrote_it(line: str) -> None:
     for name, data in golden(line).snapshots.items():

@@ -164,6 +164,7 @@ def test_what_is_built_is_read_back_from_its_bytes(serializer: Serializer) -> No
     assert reader.remaining == 0
 
 
+@pytest.mark.slow
 @given(st.text("LongMapStringTuple2<>(),:` \n", max_size=30))
 def test_any_text_parses_or_is_a_usage_error(text: str) -> None:
     try:

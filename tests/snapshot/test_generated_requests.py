@@ -105,6 +105,7 @@ def count_read() -> int:
     return sum(end - start for _, start, end in CountedFileSystem.reads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", [*MOST_REQUESTS, *(f"changelog-{each}" for each in MOST_REQUESTS)])
 def test_one_key_takes_few_requests_and_bytes(directories: dict[str, Path], format: str) -> None:
     most = MOST_REQUESTS[format.removeprefix("changelog-")]

@@ -86,6 +86,7 @@ def test_a_key_of_another_key_group_is_not_there(stored: Operator) -> None:
     assert CountedFileSystem.reads == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["heap", "rocksdb"])
 def test_a_key_is_found_in_other_formats(tmp_path: Any, format: str) -> None:
     state = orders().open().operator("orders").keyed_states[0]

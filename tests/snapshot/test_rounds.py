@@ -108,6 +108,7 @@ def test_operators_are_read_ahead_in_a_loop(case: Case, rounds: Rounds) -> None:
     assert len(rounds) <= HALF_A_SECOND
 
 
+@pytest.mark.slow
 def test_requests_that_wait_for_each_other_are_rounds(rounds: Rounds) -> None:
     numbers = count()
 

@@ -111,6 +111,7 @@ def test_files_are_checked_before_java_starts(tmp_path: Path) -> None:
     assert refused.value.where.file == str(tmp_path / "job.sql")
 
 
+@pytest.mark.slow
 def test_errors_of_java_arrive_beside_a_spark_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("py4j.java_gateway.get_return_value", capture_sql_exception(get_return_value))
     with start_java([]) as java:

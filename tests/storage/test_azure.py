@@ -121,6 +121,7 @@ def test_a_verified_file_is_compared_with_its_ranges(
     assert server.moved > 2 * len(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 501])
 def test_refused_ranges_pass_through_the_client(
     container: Location,
@@ -157,6 +158,7 @@ def test_each_request_may_fail_once(
     assert server.blobs[f"{container.path}/new"] == content
 
 
+@pytest.mark.slow
 def test_an_upload_that_fails_for_good_is_no_blob(
     container: Location, server: AzureServer, wanted: tuple[list[StreamRange], bytes]
 ) -> None:

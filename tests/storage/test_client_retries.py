@@ -93,6 +93,7 @@ def azure(store: Store) -> Location:
     return Location(filesystem, "container/flink/_metadata")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["google", "azure"])
 def test_an_attempt_is_one_request(kind: str, store: Store, request: pytest.FixtureRequest) -> None:
     with pytest.raises(StorageError, match=r"\(5 attempts\)"):
@@ -100,6 +101,7 @@ def test_an_attempt_is_one_request(kind: str, store: Store, request: pytest.Fixt
     assert len(store.paths) == faults.ATTEMPTS
 
 
+@pytest.mark.slow
 def test_streams_are_repeated_by_gcsfs(store: Store, google: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     async def wait(seconds: float) -> None:
         """Repeat at once."""

@@ -71,6 +71,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 def test_snapshots_are_those_of_a_local_directory(bucket: Location, tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -106,6 +107,7 @@ def test_snapshots_whose_data_comes_first_are_found(bucket: Location, server: S3
     assert len(list(find_snapshots(bucket))) == 120
 
 
+@pytest.mark.slow
 def test_shared_files_are_not_listed(bucket: Location, server: S3Server) -> None:
     put_many(server, bucket, [f"job/shared/{number:05}" for number in range(3_000)])
     put_many(server, bucket, ["job/chk-1/_metadata", "job/taskowned/1", "savepoint-1/_metadata"])
@@ -113,6 +115,7 @@ def test_shared_files_are_not_listed(bucket: Location, server: S3Server) -> None
     assert len(server.requests) <= 20 < 3_000 / PAGE
 
 
+@pytest.mark.slow
 def test_every_file_is_listed_once_in_order(bucket: Location, server: S3Server) -> None:
     names = [f"job/shared/{uuid.UUID(int=number << 115)}" for number in range(300)]
     names += [f"job/chk-{number}/_metadata" for number in range(70)] + ["2", "job/shared/2", "job/chk-1/ä b"]
@@ -142,6 +145,7 @@ def test_a_listing_that_nobody_reads_to_its_end_ends(bucket: Location, server: S
     listing.close()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_an_error_while_listing_reaches_the_reader(
     bucket: Location, server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ def test_long_ranges_do_not_pass_through_the_client(
     assert read_file(target) == content
 
 
+@pytest.mark.slow
 def test_a_range_alone_is_copied_without_any_byte(bucket: Location, server: S3Server) -> None:
     content = put(bucket, server, "a", 6 * MIB)
     target = join(bucket, "new")
@@ -108,6 +109,7 @@ def test_a_range_alone_is_copied_without_any_byte(bucket: Location, server: S3Se
     assert read_file(target) == content[7:]
 
 
+@pytest.mark.slow
 def test_a_range_whose_copy_is_refused_passes_through_the_client(
     bucket: Location, server: S3Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +214,7 @@ def fail_first(fault: int | str) -> Callable[[str, str], int | str | None]:
     return fail
 
 
+@pytest.mark.slow
 def test_parts_are_long_enough(bucket: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multipart, "SMALLEST_PART", 10)
     monkeypatch.setattr(multipart, "SENT_PART", 16)

@@ -35,17 +35,20 @@ def file(server: S3Server) -> Location:
     return resolve("s3://store/a")
 
 
+@pytest.mark.slow
 def test_parts_are_in_flight_together(server: S3Server, file: Location) -> None:
     server.gather = lambda *_: 4
     assert read_range(file, 10, len(CONTENT) - 10) == CONTENT[10:-10]
     assert (len(server.requests), server.most) == (4, 4)
 
 
+@pytest.mark.slow
 def test_a_short_range_is_one_request(server: S3Server, file: Location) -> None:
     assert read_range(file, 10, 10 + REQUEST_SIZE) == CONTENT[10 : 10 + REQUEST_SIZE]
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 def test_one_request_at_a_time_reads_the_whole_range(
     server: S3Server, file: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,6 +57,7 @@ def test_one_request_at_a_time_reads_the_whole_range(
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [503, "reset", "short"])
 def test_only_the_part_that_failed_is_read_again(server: S3Server, file: Location, fault: int | str) -> None:
     server.faults += [0, fault]
@@ -68,6 +72,7 @@ def test_a_store_that_fails_for_good_is_one_error(server: S3Server, file: Locati
         read_range(file, 0, len(CONTENT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [0, len(CONTENT) - 1, len(CONTENT) + 5])
 def test_a_range_that_the_file_does_not_have_is_refused(server: S3Server, file: Location, start: int) -> None:
     with pytest.raises(FormatError, match=f"are wanted but the file has {len(CONTENT)}"):

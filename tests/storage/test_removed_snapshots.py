@@ -50,6 +50,7 @@ def test_it_waits_for_a_removal_that_has_begun(tmp_path: Path, monkeypatch: pyte
     assert is_removed(resolve(str(tmp_path / "chk-3")))
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_beside_a_new_one_stays_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_checkpoints(tmp_path, {"chk-3": 1, "chk-4": 0})
     monkeypatch.setattr(snapshot_writer, "_LONGEST_WAIT", 0.2)

@@ -81,6 +81,7 @@ def test_its_metadata_file_is_opened_in_one_request(savepoint: str, server: S3Se
     assert len(server.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["s3a", "s3n", "s3p"])
 def test_spellings_of_flink_are_understood(savepoint: str, scheme: str) -> None:
     assert open_orders(savepoint.replace("s3://", f"{scheme}://")).operator("orders").states
@@ -153,6 +154,7 @@ def test_faults_change_nothing(savepoint: str, bucket: Location, server: S3Serve
     assert show(open_orders(result.path)) == show(orders().open())
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_for_good_ends_in_one_error(savepoint: str, server: S3Server) -> None:
     server.faults += [503] * 100
     try:
@@ -194,6 +196,7 @@ def test_a_directory_without_a_snapshot_is_named(savepoint: str) -> None:
         open_snapshot(savepoint.rpartition("/")[0])
 
 
+@pytest.mark.slow
 def test_missing_credentials_are_named(bucket: Location, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)

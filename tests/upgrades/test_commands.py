@@ -28,6 +28,7 @@ def call(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_a_plan_and_its_approval(tmp_path: Path, cluster: MemoryCluster) -> None:
     request = describe(tmp_path, new_more=", max_parallelism: 256")
     code, output, _ = call("upgrade", request.file, "--plan", "--json")

@@ -46,6 +46,7 @@ def test_without_measurements_the_start_is_assumed(tmp_path: Path, snapshot: Pat
     }
 
 
+@pytest.mark.slow
 def test_the_start_of_the_running_job_predicts_that_of_the_new_one(tmp_path: Path, snapshot: Path) -> None:
     cluster = MemoryCluster(snapshot)
     (job,) = cluster.jobs.values()
@@ -67,6 +68,7 @@ def test_the_start_of_the_running_job_predicts_that_of_the_new_one(tmp_path: Pat
     assert found.sources["start"] == "start of the running job"
 
 
+@pytest.mark.slow
 def test_an_earlier_upgrade_predicts_the_next_one(tmp_path: Path, snapshot: Path) -> None:
     cluster = MemoryCluster(snapshot)
     done = run(describe(tmp_path, new_more=", max_parallelism: 256", more="  automatic: [rescaled]"), cluster).record
@@ -101,6 +103,7 @@ def test_the_start_that_another_process_watches_is_what_flink_has_timed(tmp_path
     assert steps["watch"]["start_seconds"] == steps["start"]["seconds"] + 7
 
 
+@pytest.mark.slow
 def test_an_interrupted_submission_has_no_measured_down_time(tmp_path: Path, snapshot: Path) -> None:
     cluster = MemoryCluster(snapshot, Fuse())
     labels = cluster.fuse.passed

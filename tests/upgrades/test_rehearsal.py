@@ -24,6 +24,7 @@ def run(request: UpgradeRequest, cluster: MemoryCluster, **options: Any) -> Rehe
     return rehearse(request, clusters=(cluster, cluster), sleep=watched.sleep, clock=watched.clock, **options)
 
 
+@pytest.mark.slow
 def test_a_rehearsal_writes_and_proves_while_the_job_runs_on(tmp_path: Path, snapshot: Path) -> None:
     cluster = MemoryCluster(snapshot)
     report = run(describe(tmp_path, new_more=RESCALED), cluster)
@@ -38,6 +39,7 @@ def test_a_rehearsal_writes_and_proves_while_the_job_runs_on(tmp_path: Path, sna
     assert Path(report.savepoint).is_dir()
 
 
+@pytest.mark.slow
 def test_the_plan_predicts_what_the_rehearsal_has_measured(tmp_path: Path, snapshot: Path) -> None:
     cluster = MemoryCluster(snapshot)
     request = describe(tmp_path, new_more=RESCALED)

@@ -63,6 +63,7 @@ def database(tmp_path: Path) -> Copy:
     return copy_case("types-2.2-rocksdb-native", tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", ["sample", "whole"])
 def test_a_flipped_byte_in_a_table_is_found(database: Copy, depth: str) -> None:
     file = database.files(is_table)[0]
@@ -86,6 +87,7 @@ def test_every_byte_of_the_blocks_of_a_table_matters(database: Copy) -> None:
     assert missed == []
 
 
+@pytest.mark.slow
 def test_tables_of_one_size_that_changed_names_are_found(database: Copy) -> None:
     by_size: dict[int, list[Path]] = {}
     for file in database.files(is_table):

@@ -88,6 +88,7 @@ def test_metadata_without_a_checksum_are_refused() -> None:
         read_manifest(write_manifest(Manifest(RecordedFile("_metadata", 3), ())), "m")
 
 
+@pytest.mark.slow
 def test_links_out_of_the_snapshot_are_not_followed(tmp_path: Path) -> None:
     target = convert_case(tmp_path, "types-1.20-heap", "canonical")
     secret = tmp_path / "secret"
@@ -106,6 +107,7 @@ def test_links_out_of_the_snapshot_are_not_followed(tmp_path: Path) -> None:
     assert len(errors) == 1
 
 
+@pytest.mark.slow
 def test_a_manifest_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     target = convert_case(tmp_path, "types-1.20-heap", "canonical")
     os.truncate(target / MANIFEST_FILE, 1 << 40)
@@ -166,6 +168,7 @@ def test_flipped_bytes_of_files_that_we_wrote(tmp_path: Path, to: str) -> None:
         file.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_changed_metadata_are_seen_without_reading_files(tmp_path: Path) -> None:
     target = convert_case(tmp_path, "types-1.20-heap", "canonical")
     other = tmp_path / "other"
@@ -185,6 +188,7 @@ def test_every_own_file_has_size_and_checksum(tmp_path: Path) -> None:
             assert (manifest["metadata"] if file.name == "_metadata" else manifest["files"][file.name]) == expected
 
 
+@pytest.mark.slow
 def test_linked_files_have_no_checksum(tmp_path: Path) -> None:
     target = convert_case(tmp_path, "types-1.20-heap", "keep", files="link")
     manifest = json.loads((target / MANIFEST_FILE).read_bytes())

@@ -135,6 +135,7 @@ def test_runs_of_the_same_job_differ_in_times_of_access_only(other: str) -> None
     assert all(state.contents is not None and state.contents.same is False for _, state in differing)
 
 
+@pytest.mark.slow
 def test_subclasses_that_were_met_are_shown_and_do_not_count() -> None:
     state = state_of(diff(find("heap").open_told(), find("rocksdb-snappy").open_told()), "person-or-guest")
     (found,) = (each for each in state.properties if each.differs)
@@ -168,6 +169,7 @@ def test_another_max_parallelism_and_other_records(tmp_path: Path) -> None:
     assert (contents.same, contents.examples) == (False, ())
 
 
+@pytest.mark.slow
 def test_states_and_operators_that_are_gone(tmp_path: Path) -> None:
     request = parse_request({"operators": {"orders": {"drop_states": ["history"]}, "pricing": {"drop": True}}})
     sp.rescale(orders().open(), str(tmp_path / "new"), request)

@@ -98,6 +98,7 @@ def test_entries_with_ttl_have_an_outlook() -> None:
     assert found.expired == len(times)
 
 
+@pytest.mark.slow
 def test_a_ttl_that_no_state_has_is_unused() -> None:
     (case,) = (each for each in OWN if each.version.startswith("2.2") and each.case == "heap")
     lives = dict.fromkeys(("absent", "ttl-states/sum", "average", "numbers/sum", ""), timedelta(days=1))

@@ -154,6 +154,7 @@ def test_a_part_of_a_database_has_its_handle_and_only_its_own_records() -> None:
     assert new[1].key_groups == KeyGroupRange(0, 64)
 
 
+@pytest.mark.slow
 def test_files_know_the_key_groups_of_their_subtask_only(tmp_path: Path) -> None:
     old = find("rocksdb-native").open_told()
     new = reassign(old, 8, tmp_path / "8", operators=scaled(old))
@@ -267,6 +268,7 @@ def write_texts(index: int, *, compressed: bool) -> OperatorStreamStateHandle:
     return OperatorStreamStateHandle(states, ByteStreamStateHandle(f"texts {index}", data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [True, False])
 @pytest.mark.parametrize("files", ["copy", "link", "reference"])
 def test_handles_name_every_list_element_of_their_files(compressed: bool, files: str, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def count_by_subtask(name: str, parallelism: int) -> dict[int, int]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 7, 96, 128])
 def test_records_per_subtask_are_those_that_dump_prints(parallelism: int) -> None:
     (balance,) = measure_balance(orders().open(), operators=["orders"], parallelism=parallelism).operators

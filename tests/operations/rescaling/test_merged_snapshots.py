@@ -179,6 +179,7 @@ def split(orders: Snapshot, tmp_path: Path) -> tuple[Snapshot, str]:
     return open_snapshot(first.path), rescale(orders, str(tmp_path / "second"), parse_request(drop)).path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["merge", "take"])
 def test_files_of_other_snapshots_are_linked(orders: Snapshot, way: str, tmp_path: Path) -> None:
     first, second = split(orders, tmp_path)
@@ -225,6 +226,7 @@ def test_operator_state_of_a_merged_snapshot_alone_is_reported(tmp_path: Path) -
     assert (change.keyed, change.operator_state) == (Way.NONE, Way.RANGES)
 
 
+@pytest.mark.slow
 def test_another_max_parallelism_of_a_merged_snapshot_is_noted(orders: Snapshot, tmp_path: Path) -> None:
     other = open_snapshot(rescale(orders, str(tmp_path / "other"), max_parallelism=256).path)
     noted = "the job must set the same max parallelism, 128 for"

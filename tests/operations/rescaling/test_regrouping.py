@@ -127,6 +127,7 @@ def test_records_come_to_the_groups_of_their_hashes_and_back(
         assert read(again, old) == expect(records, old) == read([file], old)
 
 
+@pytest.mark.slow
 @given(RECORDS, st.sampled_from([(128, 129), (129, 128), (1024, 96)]))
 @settings(max_examples=20, deadline=None)
 def test_digests_tell_that_nothing_is_lost(records: list[Record], maxima: tuple[int, int]) -> None:

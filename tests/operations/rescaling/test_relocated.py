@@ -45,6 +45,7 @@ def move_away(snapshot: Snapshot, *beginnings: str) -> Snapshot:
     return Snapshot(snapshot.location, metadata, snapshot.path_mapping, snapshot.declarations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("parallelism", "key_groups"), [(4, None), (3, None), (None, 64)])
 def test_files_that_no_reader_needs_hold_nothing_back(
     tmp_path: Path, parallelism: int | None, key_groups: int | None

@@ -163,6 +163,7 @@ def test_there_and_back_gives_the_same_place_to_every_entry(types: Snapshot, tmp
     assert keyed(back) == keyed(types)
 
 
+@pytest.mark.slow
 def test_the_hash_of_a_class_is_found_and_told(types: Snapshot, tmp_path: Path) -> None:
     result = run(types, tmp_path / "new", max_parallelism=1024)
     (told,) = (text for change in result.plan.changes for text in change.hashes)
@@ -225,12 +226,14 @@ def test_a_dropped_state_is_gone_and_nothing_else(types: Snapshot, tmp_path: Pat
     }
 
 
+@pytest.mark.slow
 def test_a_dropped_operator_is_gone(types: Snapshot, tmp_path: Path) -> None:
     result = run(types, tmp_path / "new", operators={"array-types": {"drop": True}})
     assert gather(dump(reopen(result, types))) == gather(line for line in dump(types) if line["op"] != "array-types")
     assert result.plan.dropped == ("array-types",)
 
 
+@pytest.mark.slow
 def test_a_renamed_operator_has_its_state(types: Snapshot, tmp_path: Path) -> None:
     result = run(types, tmp_path / "new", operators={"array-types": {"uid": "renamed"}})
     moved = [line | {"op": "renamed"} if line["op"] == "array-types" else line for line in dump(types)]

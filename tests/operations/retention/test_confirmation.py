@@ -78,6 +78,7 @@ def test_what_could_go_since_then_goes_with_the_next_plan(tree: Tree, first: Ret
     assert apply(tree, second).paths == len(second.delete)
 
 
+@pytest.mark.slow
 def test_without_the_paths_of_the_plan_its_fingerprint_must_be_that_of_now(tree: Tree, first: RetentionPlan) -> None:
     write_next(tree)
     before = state_files(tree)
@@ -95,6 +96,7 @@ def refuse(tree: Tree, first: RetentionPlan, reason: str) -> None:
     assert state_files(tree) == before
 
 
+@pytest.mark.slow
 def test_nothing_goes_when_a_new_checkpoint_references_a_path_of_the_plan(tree: Tree, first: RetentionPlan) -> None:
     orphan = min(each.path for each in first.delete if each.kind is PathKind.SHARED)
     new = write_next(tree)
@@ -140,6 +142,7 @@ def touch_orphan(tree: Tree, first: RetentionPlan) -> None:
     min(tree.orphans).write_bytes(b"young again")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -168,6 +171,7 @@ def test_paths_that_are_gone_meanwhile_are_no_change(tree: Tree, first: Retentio
     assert not state_files(tree) & files_of(first)
 
 
+@pytest.mark.slow
 def test_other_paths_than_those_of_the_fingerprint_are_refused(tree: Tree, first: RetentionPlan) -> None:
     before = state_files(tree)
     with pytest.raises(PlanChangedError):
@@ -175,6 +179,7 @@ def test_other_paths_than_those_of_the_fingerprint_are_refused(tree: Tree, first
     assert state_files(tree) == before
 
 
+@pytest.mark.slow
 def test_a_second_pass_confirms_the_first_one(tree: Tree, first: RetentionPlan) -> None:
     def wait(seconds: float) -> None:
         write_next(tree)

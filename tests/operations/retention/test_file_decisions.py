@@ -345,6 +345,7 @@ def test_a_hard_link_elsewhere_keeps_the_bytes(tmp_path: Path) -> None:
     assert plan(tmp_path / "root").bytes == 0
 
 
+@pytest.mark.slow
 def test_a_tree_known_by_another_prefix_stops_deletion(tmp_path: Path) -> None:
     job = install_job(tmp_path, url="hdfs://nameservice/flink")
     put(job / "shared" / UUIDS[0])

@@ -87,6 +87,7 @@ def test_a_directory_that_is_only_called_shared_is_a_root(tmp_path: Path) -> Non
         assert len(plan(root).snapshots) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [(JOB, OTHER_JOB), ("one", "other")])
 def test_what_a_job_beside_it_has_claimed_stays(tmp_path: Path, names: tuple[str, str]) -> None:
     old = install_job(tmp_path, job=names[0])

@@ -116,6 +116,7 @@ def test_an_audit_log_that_is_a_link_is_refused(root: Path, victim: Path, name: 
     assert list_content(victim) == before
 
 
+@pytest.mark.slow
 def test_an_audit_log_that_the_caller_names_may_be_a_link(root: Path, tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "log")
@@ -155,6 +156,7 @@ def test_pins_of_a_root_inside_a_root_are_not_left_out_because_of_a_link(
         plan_retention(str(root), audit_log=str(tmp_path / "log"))
 
 
+@pytest.mark.slow
 def test_a_root_may_be_a_link_itself(root: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(root)
     plan = plan_retention(str(tmp_path / "link"))

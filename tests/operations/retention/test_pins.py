@@ -122,6 +122,7 @@ def test_a_tag_without_a_snapshot_stops_the_plan_unless_retention_has_deleted_th
     assert kept.stopped == ()
 
 
+@pytest.mark.slow
 def test_pins_above_the_root_count(tmp_path: Path) -> None:
     team = tmp_path / "all" / "team"
     install_job(team)
@@ -159,6 +160,7 @@ def test_pins_above_the_root_on_an_object_store(tmp_path: Path) -> None:
     assert goes(plan_retention(join(root, "team"), POLICY, now=lambda: later)) == []
 
 
+@pytest.mark.slow
 def test_a_run_above_the_root_that_has_not_finished_is_noted(tmp_path: Path) -> None:
     install_job(tmp_path / "team")
     first = plan(tmp_path, policy=POLICY)

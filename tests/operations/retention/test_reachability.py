@@ -50,6 +50,7 @@ def plan_tree(root: Path, seed: int) -> RetentionPlan:
     return plan(root, policy=policy, min_age=timedelta(days=choice.choice((0, 3, 20))), path_mapping=mapping)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_nothing_that_a_kept_snapshot_names_goes(tmp_path: Path, seed: int) -> None:
     result = plan_tree(tmp_path, seed)
@@ -61,6 +62,7 @@ def test_nothing_that_a_kept_snapshot_names_goes(tmp_path: Path, seed: int) -> N
     assert result.stopped == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 def test_every_file_is_in_one_list(tmp_path: Path, seed: int) -> None:
     result = plan_tree(tmp_path, seed)

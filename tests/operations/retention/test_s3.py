@@ -51,6 +51,7 @@ def test_objects_named_by_another_scheme_stay(bucket: Location) -> None:
     assert [snapshot.restorable for snapshot in result.snapshots] == [True, True]
 
 
+@pytest.mark.slow
 def test_orphans_go_by_their_url(bucket: Location) -> None:
     names = [f"{JOB}/shared/{UUIDS[0]}", f"{JOB}/chk-1/{UUIDS[1]}"]
     for name in names:
@@ -60,24 +61,28 @@ def test_orphans_go_by_their_url(bucket: Location) -> None:
     assert all(resolve(path.path, **bucket.filesystem.storage_options).path for path in result.delete)
 
 
+@pytest.mark.slow
 def test_marks_of_directories_are_not_unknown_files(bucket: Location) -> None:
     bucket.filesystem.pipe_file(join(bucket, JOB, "taskowned", "").path, b"")
     result = plan(bucket)
     assert (deleted(result), result.unknown) == ([], ())
 
 
+@pytest.mark.slow
 def test_a_policy_deletes_a_checkpoint_without_directories(bucket: Location) -> None:
     result = plan(bucket, {"checkpoints": {"last": 1}})
     assert deleted(result)[0] == f"s3://{bucket.path}/{JOB}/chk-2/_metadata"
     assert {path.kind for path in result.delete} == {"metadata", "checkpoint-file", "shared"}
 
 
+@pytest.mark.slow
 def test_pins_are_objects(bucket: Location) -> None:
     pin_snapshot(bucket, f"{JOB}/chk-2", reason="why")
     assert [pin.reason for pin in read_pins(bucket)] == ["why"]
     assert deleted(plan(bucket, {"checkpoints": {"last": 1}})) == []
 
 
+@pytest.mark.slow
 def test_keys_that_only_begin_like_the_root_are_not_below_it(bucket: Location) -> None:
     other = f"{bucket.path}2/{JOB}/shared/{UUIDS[0]}"
     bucket.filesystem.pipe_file(other, b"state")
