@@ -175,7 +175,7 @@ def assign_splits(splits: Sequence[KafkaSplit], parallelism: int) -> pa.RecordBa
 
 
 def make_coordinator(splits: Sequence[KafkaSplit]) -> bytes:
-    """Serialize the state of a source coordinator that has assigned all these partitions, so as not to do it again."""
+    """Serialize the state of a source coordinator that has assigned these splits, so that none is assigned again."""
     enumerator = KafkaEnumerator(ENUMERATOR_VERSION, tuple(KafkaAssignment(each) for each in splits))
     versioned = write_kafka_enumerator(enumerator)
     return write_coordinator(CoordinatorState(0, COORDINATOR_VERSION, versioned))
@@ -366,10 +366,10 @@ class RowEngine(Protocol):
 
     @property
     def from_source(self) -> Callable[[pa.Array, pa.DataType], pa.Array] | None:
-        """See `RowShape`."""
+        """Function that converts values which the input has in another type, or None; see `RowShape`."""
 
     def find_schema(self, state: NewState) -> pa.Schema:
-        """Return the types of the columns of a state; these are the columns after its `columns` are applied.
+        """Return the types of the columns of a state, after the mapping of columns in `NewState.columns`.
 
         Raises:
             UsageError: there are no rows, or a column is missing.
@@ -543,7 +543,8 @@ class BootstrapPlan:
         for writing in self.plan.operators:
             infos = [encoder.info for encoder in writing.elements.values()]
             with at(operator=writing.description.operator):
-                # One header is enough: in the headers of other subtasks only states of the base may be others.
+                # Checking the header of one subtask is enough: the new states are the same in the headers of all
+                # subtasks, only the states of the base may differ.
                 for _, _, header in writing.files[:1]:
                     write_snapshot(Writer(), header.key_serializer)
                     infos += [info for info in header.states if info.name in writing.layouts]
@@ -640,7 +641,8 @@ def plan_bootstrap(
     found.check_types()
     found.check_headers()
     if base is not None:
-        # The result is not used: this refuses files of the base that cannot be linked before anything is written.
+        # The planned copies are not used: this call refuses files of the base that cannot be linked, before anything is
+        # written.
         plan_copies(base, plan.metadata, target, files=files)
     return found
 

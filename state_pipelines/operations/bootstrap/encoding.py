@@ -61,7 +61,7 @@ class StateDigests:
 
     Attributes:
         sums: digests by key group and column.
-        misplaced: number of keys in another key group than their hash gives, by the key group in which they are.
+        misplaced: number of keys in another key group than their hash gives, by the key group that holds them.
         unhashed: number of keys whose hash cannot be computed, so that their key groups were not checked.
     """
 
@@ -137,7 +137,7 @@ class FileDigests:
 
     @property
     def threads(self) -> int:
-        """See `local_processes.Work`."""
+        """Number of such tasks that can run in threads; see `local_processes.Work`."""
         return count_kernel_threads([self.file])
 
     def run(self) -> dict[str, StateDigests]:
@@ -205,7 +205,7 @@ class SubtaskDigests:
     parallelism: int
 
     def run(self) -> Sums:
-        """Return the digests; they are under the index of the subtask.
+        """Return the digests of the state, under the index of the subtask.
 
         Raises:
             StateError: the state cannot be read.

@@ -351,7 +351,7 @@ def _refuse_equal(keys: pa.Array, hashes: npt.NDArray[np.uint64], rows: npt.NDAr
         path: path of the column, for the error.
 
     Raises:
-        IncompatibleError: a map has a key twice; not raised if equal hashes are those of different keys.
+        IncompatibleError: a map has a key twice; not raised if only the hashes of different keys are equal.
     """
     order = np.argsort(hashes, kind="stable")
     for index in np.flatnonzero(np.diff(hashes[order]) == 0).tolist():
@@ -368,8 +368,9 @@ def _refuse_equal(keys: pa.Array, hashes: npt.NDArray[np.uint64], rows: npt.NDAr
 def require_kind(source: pa.DataType, target: pa.DataType, path: str) -> None:
     """Check by types alone that values of `source` may be converted to `target`, at any depth.
 
-    Refused are text for numbers or booleans, numbers for booleans and booleans for numbers, and for a map lists of
-    anything but structs of two fields. All other types pass: their values decide.
+    Text is refused if the target is a number or boolean, a number if the target is a boolean, and a boolean if the
+    target is a number. A list is refused for a map unless its elements are structs of two fields. Other types pass, and
+    are checked when values are converted.
 
     Raises:
         ValueRangeError: the types do not fit; the error names the path.
@@ -452,7 +453,7 @@ def name_fields(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _stamp_elements(lists: pa.ListArray, accessed: pa.Array) -> pa.ListArray:
-    """Make each element of the lists a struct of the last access of its row and the element, for a state with TTL."""
+    """Replace each list element by a struct of the last access of its row and the element, for a state with TTL."""
     offsets = dense_offsets(lists)
     lengths = np.diff(offsets.to_numpy())
     rows = pa.array(np.repeat(np.arange(len(lists)), lengths))

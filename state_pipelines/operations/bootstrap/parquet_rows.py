@@ -631,11 +631,12 @@ class BootstrapDescription:
         classes: FieldLists | Sequence[str] | None = None,
         flink_version: str | None = None,
     ) -> LayoutContext:
-        """Make the context of the layouts of the new states (see `make_layouts`).
+        """Make the context of the layouts of the new states (see the function `make_layouts`).
 
         Args:
             base: snapshot from which all other state is taken.
-            classes: fields of classes that Kryo writes, or paths as in `classes` above; used only if that is empty.
+            classes: fields of classes that Kryo writes, or paths as in the attribute `classes`; used only if the
+                attribute is empty.
             flink_version: release that starts from the savepoint; may also be given in the description.
 
         Raises:

@@ -105,7 +105,7 @@ def explain_missing(
 
 
 def _list_judged(state: JobState) -> Iterator[tuple[str, tree.Serializer]]:
-    """Yield (subject, serializer) for each serializer of a state; subjects as in `check`, such as `map_key`."""
+    """Yield (subject, serializer) for each serializer of a state, with the subjects of `check`, such as `map_key`."""
     for subject, node in state.serializers.items():
         match state.kind, node:
             case StateKind.LIST, tree.ListOf():
@@ -372,7 +372,7 @@ class _Attempt:
         """Find steps that turn the old shape into the new one.
 
         Raises:
-            MigrationError: no candidate steps do.
+            MigrationError: no candidate steps give the new shape.
         """
         steps: list[st.Step] = []
         shape = old
@@ -407,7 +407,6 @@ class _Attempt:
             return [], f"no step takes it back: {error.what}"
         if has_todo(steps):
             return [], f"no conversion from {describe(new.payload)} to {describe(old.payload)} is known"
-        # The upgrade changes the kind of state first, so the downgrade changes it last.
         return steps, ""
 
     def apply(self, shape: StateShape, steps: list[st.Step]) -> StateShape:
@@ -452,7 +451,7 @@ def _change_kind(old: StateShape, new: StateShape, *, back: bool) -> st.Kind:
         assert new.map_key is not None
         return st.Kind(StateKind.MAP, map_key=st.MapKey(new.map_key, TODO))
     if new.kind == StateKind.VALUE and before == StateKind.LIST:
-        # In a downgrade every list has exactly one element: the upgrade made it of a value.
+        # In a downgrade every list has exactly one element, because the upgrade has made each list from one value.
         return st.Kind(StateKind.VALUE, expression="`values`[0]" if back else TODO)
     return st.Kind(new.kind, expression=TODO if before == StateKind.MAP else None)
 

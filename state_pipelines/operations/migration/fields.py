@@ -58,7 +58,7 @@ _PRIMITIVES = {
 
 
 def refuse_null(struct: PayloadStruct, slot: Slot, sql: str, context: PlanContext, *, old: str | None = None) -> str:
-    """Make SQL of new values of a field that fails for a null that Flink cannot, or may not be able to, restore.
+    """Make SQL that gives new values of a field, but fails for a null that Flink may not be able to restore.
 
     In a POJO, null is refused if the class declares the field as a primitive, or if no class says how it is declared.
 
@@ -70,7 +70,7 @@ def refuse_null(struct: PayloadStruct, slot: Slot, sql: str, context: PlanContex
         old: SQL of the present values; if no class declares the field, a value that is null now may stay null.
 
     Returns:
-        SQL that fails for such nulls; `sql` itself if null is fine.
+        SQL that fails for such nulls; `sql` itself if nulls can be restored.
     """
     if not struct.class_names or not isinstance(slot.type, tree.Basic) or slot.type.kind not in _PRIMITIVES:
         return sql
@@ -118,7 +118,7 @@ def refuse_nulls_inside(sql: str, of: SlotType, context: PlanContext) -> str:
 
 
 def find_null_check(payload: tree.Serializer, context: PlanContext) -> Project | Replace | None:
-    """Make a stage that refuses nulls in fields of POJOs, to follow a stage that computes whole payloads.
+    """Make a stage that refuses nulls in fields of POJOs; it is applied after a stage that computes whole payloads.
 
     Return None if the payload has no field that must not be null.
     """
@@ -168,8 +168,8 @@ class TakeCollections:
 
     Attributes:
         types: path of each field, and its new type without the flags for null.
-        decoded: prefix of SQL (it ends with a dot) for the fields of the struct with Kryo values decoded. The struct
-            itself may hold Kryo values as bytes, which fields that do not change keep. Empty for the payload itself.
+        decoded: prefix in SQL, such as `` `address`. ``, of fields with decoded Kryo values, which are converted. For
+            fields that do not change, other SQL is used, in which Kryo values are bytes. Empty for the payload itself.
     """
 
     types: tuple[tuple[str, tree.Serializer], ...]
@@ -185,7 +185,7 @@ class ValuePlan:
 
     Attributes:
         old: serializer of the value, list element or map value before the steps.
-        new: serializer of it after all steps.
+        new: its serializer after all steps.
         projections: for each step, all fields after the step with their SQL over the fields before the step.
     """
 
@@ -228,9 +228,10 @@ def apply_field_step(node: tree.Serializer, step: FieldStep, context: PlanContex
 
 
 def set_column(payload: tree.Serializer, step: Set, context: PlanContext) -> Columns | None:
-    """Apply a `set` step to a payload whose serializer has no fields for steps: of Beam, or with a declared layout.
+    """Apply a `set` step to a payload that has columns, but no fields that steps can change.
 
-    Returns the SQL of all columns; None if the payload has fields for steps, or has no column of that name.
+    Such payloads are of serializers of Beam, or have a declared layout. Returns the SQL of all columns; None for other
+    payloads, or if there is no column of that name.
     """
     try:
         open_struct(payload, "", context)
@@ -386,7 +387,10 @@ def _change_child(slot: Slot, step: _FieldStep, context: PlanContext, into: str)
 
 
 def _change_inside(node: Node, sql: str, step: _FieldStep, context: PlanContext, into: str) -> tuple[Node, str]:
-    """Apply a step to the structs in a value; return its new serializer, and its new SQL. `into`: `_change_child`."""
+    """Apply a step to the structs in a value; return the new serializer and SQL of the value.
+
+    `into` is explained at `_change_child`.
+    """
     if not into:
         if isinstance(step, TakeCollections):
             step = replace(step, decoded=f"{step.decoded}.")

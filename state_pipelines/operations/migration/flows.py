@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 class EqualKeys(StrEnum):
-    """Rule for values that get the same key: an error, or the one that is kept.
+    """Rule for values that get the same key: raise an error, or keep one of them.
 
-    Where a rule is given as any other text, that is SQL which aggregates the values.
+    A rule that is any other text is an SQL expression that aggregates these values.
     """
 
     ERROR = "error"
@@ -104,9 +104,10 @@ class SetAccessTime:
 
 @dataclass(frozen=True)
 class Regroup:
-    """Stage that makes another kind of state (see `steps.Kind`): from the kind of the input's shape to that of its own.
+    """Stage that makes state of one kind from state of another kind, such as LIST from VALUE (see `steps.Kind`).
 
-    `rule` says what happens to values of a map that get the same user key.
+    The shapes of the input flow and of the resulting flow give the kinds. `rule` says what happens to values of a map
+    that get the same user key.
     """
 
     sql: str | None
@@ -143,8 +144,8 @@ class Sessions:
 class Rekey:
     """Stage that computes another key; `rule` says what happens to payloads that get the same key.
 
-    Sessions that get the same key and overlap become one session. The rows of a state with `sessions` are moved to the
-    session that theirs has become.
+    Sessions that get the same key and overlap are merged into one. If `sessions` is set, a row that belongs to a merged
+    session is moved to the session that results.
     """
 
     sql: str
@@ -340,7 +341,8 @@ def keeps_rows(flow: Flow) -> bool:
 def keeps_keys(flow: Flow) -> bool:
     """Whether keys can be copied as bytes, because no step has to decode them.
 
-    Steps that set another key, make a map of another kind or the reverse, or join values to a map decode keys.
+    Steps decode keys if they set another key, turn state of another kind into a map or a map into another kind, or join
+    values to a map.
     """
     for each in walk_flow(flow):
         if isinstance(each, StateMerge) and each.is_beside:
@@ -470,7 +472,7 @@ class Return:
         shape: shape in which the migration reads its rows.
         way: the flow that computes it from new states.
         lost: dotted paths of its payload that are not restored, each with the reason.
-        kept: whether the migration leaves out some rows; then only the other rows are compared.
+        kept: whether the migration leaves out some rows; then only the rows that it keeps are compared.
     """
 
     old: str
@@ -486,7 +488,7 @@ class RoundTrip:
 
     Attributes:
         returns: the old states that are compared.
-        note: why none is compared, as text for people; empty if some are.
+        note: why no old state is compared, as text for people; empty if some are.
     """
 
     returns: tuple[Return, ...] = ()
@@ -534,8 +536,8 @@ def _plan(plan: OperatorPlan, name: str, flow: Flow, judged: set[str]) -> RoundT
     if kept and flow.shape.kind == StateKind.TIMER:
         return RoundTrip(note="the timers that are kept have no values to compare")
     if kept:
-        # Rows that are left out cannot be restored. The other ones can be compared only if each new row comes from
-        # one old row, and leads back to it.
+        # Rows that the migration leaves out cannot be restored. The rows that it keeps can be compared only if each new
+        # row is computed from one old row, and that old row is restored from it.
         way = plan.back.states.get(sources[0])
         alone = way is not None and len(sources) == 1 and find_reads(way) == (name,)
         if way is None or not alone or not (is_aligned(flow) and is_aligned(way) and keeps_rows(way)):
@@ -607,7 +609,7 @@ def _trace(flow: Flow, context: PlanContext) -> _Lineage:
 
 
 def _find_named(sql: str, before: Mapping[str, frozenset[Column]], flow: Flow) -> frozenset[Column]:
-    """Find the old columns of the fields that `sql` names; `before` has the old columns of each field before it.
+    """Find the old columns from which the fields that `sql` names are computed; `before` has them for each field.
 
     `value` stands for the whole payload, unless there is a field of that name.
     """

@@ -151,8 +151,8 @@ class _Finding:
 
     Attributes:
         refused: why the snapshot cannot be at the revision; empty if it may be.
-        exact: whether the opposite of each migration that was tried restores the same schemas, and no cast or
-            conversion leaves them unchanged.
+        exact: whether each migration that was tried can be reverted to exactly the same schemas, and none with a cast
+            or conversion leaves the schemas unchanged.
     """
 
     refused: str = ""
@@ -375,8 +375,8 @@ class RevisionDirectory:
     def current(self, snapshot: Snapshot | Schemas) -> Position:
         """Find the revision that a snapshot is at from its serializers; no data are read.
 
-        It is the revision from which all later revisions can be upgraded to and all earlier ones downgraded to, with
-        fitting serializers at each step. Revisions that change only values leave no trace in serializers.
+        A snapshot may be at a revision if the upgrades of all later revisions can be applied to its serializers, and
+        the downgrades of all revisions up to this one. Revisions that change only values leave no trace in serializers.
 
         Raises:
             StateError: the snapshot cannot be read.

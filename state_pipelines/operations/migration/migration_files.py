@@ -182,7 +182,7 @@ def parse_migration(content: dict[str, Any], *, fingerprint: str = "", path: str
         path: the file; relative paths of schema files start at its directory.
 
     Raises:
-        MigrationError: names the position.
+        MigrationError: the content is not a migration; names the position of the mistake.
     """
     several = "changes" in content
     _allow(content, _FILE if several else (*_FILE, *_CHANGE), "")

@@ -111,7 +111,8 @@ def plan_migrations(
         back = returning.run(turned, operators, possible=True)
     except MigrationError as error:
         if planner.impossible:
-            # Later downgrades may need fields or states that a change without a downgrade removed.
+            # A downgrade of another change may need fields or states that a change without a downgrade has removed.
+            # Then no state of the operator can be restored.
             return replace(plan, reason=reason, impossible=dict.fromkeys(shapes, reason))
         error.what = f"the way back does not fit: {error.what}"
         raise
@@ -172,7 +173,8 @@ class _Planner:
 
     def __init__(self, shapes: Mapping[str, StateShape], context: PlanContext) -> None:
         self.shapes = shapes
-        # `_complete` adds all known subclasses to the payloads that steps change; later steps may rename them there.
+        # The subclasses of POJOs that any state of the snapshot lists: `_complete` adds them to the payloads that steps
+        # change. `context` is without subclasses, since steps may rename them in the payloads.
         self.given = context.layouts
         self.notes: list[str] = []
         self.context = replace(context, layouts=replace(context.layouts, subclasses=()))
@@ -184,7 +186,7 @@ class _Planner:
         self._known_fields: set[str] = set()
 
     def run(self, chain: Chain, operators: Collection[str] | None, *, possible: bool = False) -> OperatorPlan:
-        """Apply a chain of revisions; with `possible`, skip changes whose downgrade is impossible."""
+        """Apply a chain of revisions; with `possible`, leave out downgrades that are impossible."""
         for migration, direction in chain:
             changes = _chosen(migration, operators)
             for change in changes if direction == Direction.UPGRADE else reversed(changes):
@@ -410,7 +412,7 @@ class _Planner:
         shape = flow.shape
         new = adopt_python_payload(shape.payload, resolve_type(step.type, self.context))
         extracted = extract_like(step.type)
-        # The serializers of the table runtime do not result from type extraction.
+        # Flink does not extract the serializers of SQL rows from Java's types, so the note would be wrong for them.
         is_row = any(isinstance(each, tree.RowData) for each in walk(step.type))
         if extracted != step.type and not is_row:
             self.notes.append(
@@ -512,7 +514,7 @@ class _Planner:
         shape = shape.with_kind(kind, shape.payload, shape.map_key)
         # If values are joined to a map, the result has the access times of the entries of the map.
         shape = shape.with_ttl(enabled=flow.shape.ttl if is_beside else any(each.shape.ttl for each in flows.values()))
-        # The SQL of the user names a Python state as Python does, not by its name in Java.
+        # The user's SQL names the state of a Python function as the Python code does, without PyFlink's prefix.
         named = tuple((python_name(each.shape.info) or name, each) for name, each in flows.items())
         merged = StateMerge(named, step.expression, shape, step.nondeterministic, own_keys=step.own_keys)
         self._put(list(flows), {into: merged})
@@ -637,7 +639,7 @@ def make_context(snapshot: SnapshotFiles, shapes: Mapping[str, StateShape]) -> P
 
 
 def find_changes(migration: Migration, operator: Operator) -> tuple[Change, ...]:
-    """The changes of a migration that name an operator."""
+    """Return the changes of a migration that are for the given operator."""
     snapshot, own = operator.snapshot, operator.metadata.operator_id
     return tuple(each for each in migration.changes if snapshot.find_operator(each.operator).operator_id == own)
 

@@ -107,10 +107,10 @@ def _convert(old: pa.DataType, new: pa.DataType, sql: str, path: str, depth: int
 
 
 def follows_protocol(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> bool:
-    """Return whether values are to be converted as Flink does it, not by the names of their fields.
+    """Return whether values are to be converted as Flink migrates state, not by the names of their fields.
 
-    That is the case if one of the serializers is a custom one, if Flink's compatibility check says that the state is
-    migrated, and if the conversion is known here.
+    That is so if one of the serializers is a custom one, Flink's compatibility check says that the state needs
+    migration, and this package can do the conversion.
     """
     if (
         not any(map(is_custom, (*walk(old), *walk(new))))
@@ -152,7 +152,7 @@ def _lost(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[str]:
 def resolve_type(of: tree.Serializer, context: PlanContext) -> tree.Serializer:
     """Complete the serializer of a type that a migration file names, from the serializers of the snapshot.
 
-    A Kryo serializer gets the Kryo registrations of the job, a declared one the content of its serializer snapshot.
+    A Kryo serializer gets the Kryo registrations of the job. In place of a declared one, return that of the snapshot.
 
     Raises:
         MigrationError: the snapshot has no serializer of a declared class.
@@ -218,7 +218,7 @@ def rename_classes(
 
 
 def rename_context(names: tuple[tuple[str, str], ...], context: PlanContext) -> PlanContext:
-    """Return the planning context with renamed classes: in the subclasses that other states of the snapshot list."""
+    """Return the planning context with renamed classes in the POJO subclasses that it lists."""
     return replace(context, layouts=_Renaming(dict(names)).layouts(context.layouts))
 
 
@@ -230,7 +230,7 @@ class _Renaming:
         self.used: set[str] = set()
 
     def name(self, name: str) -> str:
-        """Return the new name of a class; for an array, that of its element class is replaced."""
+        """Return the new name of a class. In the name of an array class, replace the name of the element class."""
         for old in sorted(self.names, key=len, reverse=True):
             if name == old or name.startswith((f"{old}.", f"{old}$")):
                 self.used.add(old)
@@ -341,7 +341,8 @@ def _translate_pojo(sql: str, old: tree.Pojo, new: tree.Pojo, contexts: _Context
     columns = []
     same = True
     for before in befores.slots:
-        # The same field of the same class; positions in the list of classes may differ, since it is sorted by name.
+        # Find the same field of the same class by the class's name: a renamed class may have another position in the
+        # list of classes, which is sorted by name.
         after = next(
             slot
             for slot in afters.slots

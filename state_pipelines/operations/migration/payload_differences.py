@@ -64,7 +64,7 @@ _MOST = 6
 
 @dataclass(frozen=True)
 class FieldMatching:
-    """A reading of how the fields of a struct without names have changed: which old field each new field was.
+    """A possible change ("reading") of a struct without field names: the old field that each new field was.
 
     Attributes:
         origins: for each new field, the position of the old field that it was; None for an added field.
@@ -96,10 +96,12 @@ def list_readings(
 ) -> tuple[FieldMatching, ...]:
     """List the likely readings of a changed struct without field names, at most six; one if no field can have shifted.
 
-    Listed are readings in which as many fields as possible keep their type and order (the other fields were added or
-    removed, or got another type if there are as many old as new ones between two that are kept); the one in which all
-    fields stay at their positions; and one in which fields were exchanged, if the new types are the old ones in
-    another order.
+    The readings are:
+
+    - those in which as many fields as possible keep their type and order. The fields between two of these are paired if
+      there are as many old as new ones, and have changed their type; otherwise they were removed and added.
+    - if the new types are the old ones in another order: the one in which fields were exchanged.
+    - the one in which all fields stay at their positions.
 
     Args:
         olds: the types of the old fields.
@@ -153,8 +155,8 @@ def _align(
 def _pair_between(carried: Sequence[tuple[int, int]], olds: int, news: int) -> tuple[int | None, ...]:
     """Return the origin of each new field, given the pairs (old position, new position) of kept fields.
 
-    If as many old as new fields are between two kept fields, they are paired in order; otherwise the new ones are
-    added.
+    Between two kept fields, old and new fields are paired in order if there are as many old as new ones; otherwise the
+    new ones count as added.
     """
     origins: list[int | None] = [None] * news
     one = other = -1
@@ -197,8 +199,9 @@ def make_steps(
         reading: the reading.
         path: path of the struct, with a dot at its end; empty for the payload itself.
         names: the columns of the old fields.
-        add: makes the step that adds the new field of a position under a name.
-        cast: makes the step that gives the old field of a position the type of a new one; None if it has that type.
+        add: makes the step that adds a new field, from its position and a name.
+        cast: makes the step that gives an old field the type of a new field, from their positions; returns None if it
+            has that type already.
     """
     casts = (cast(origin, position) for position, origin in enumerate(reading.origins) if origin is not None)
     made = [step for step in casts if step is not None]
@@ -222,7 +225,7 @@ def make_steps(
 
 
 def require_one_reading(old: pa.DataType, new: pa.DataType) -> None:
-    """Refuse types whose structs without names have more than one reading, at any depth.
+    """Refuse two types if structs without field names in them, at any depth, have more than one reading.
 
     Raises:
         MigrationError: fields may have shifted.
@@ -324,7 +327,7 @@ def name_type(path: str, of: SlotType) -> tuple[FieldType, bool]:
     """Return the type of a field as a migration file names it, and whether the field is marked as nullable.
 
     Raises:
-        MigrationError: files have no word for it.
+        MigrationError: migration files have no name for the type.
     """
     match of:
         case SqlColumn(type=kind):
@@ -399,8 +402,8 @@ class Defaults:
 def _default(of: object, *, strict: bool) -> str:
     """Return SQL of an initial value for a type.
 
-    It is zero or FALSE for types that may be primitives in Java (serializers do not tell them from boxed types), else
-    NULL. With `strict`, null is not possible: then it is an empty text, or TODO.
+    The value is zero or FALSE for types that may be primitives in Java (serializers do not tell them from boxed types),
+    else NULL. If `strict` is set, only nullable types get NULL: the value of others is an empty string or TODO.
     """
     match of:
         case tree.Basic(kind=kind) if kind in _WHOLE:
@@ -443,7 +446,7 @@ class Differences:
 def propose(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None = None
 ) -> Iterator[Differences]:
-    """Propose steps from one payload to another, the most specific first; the caller tries whether planning takes them.
+    """Propose alternative steps from one payload to another, most specific first; the caller uses the first that fit.
 
     Args:
         old: the present payload.
@@ -501,7 +504,8 @@ def _by_fields(
     comparison = _Comparison(found, context, renames)
     _compare(old, new, "", comparison)
     if comparison.collections:
-        # Before other steps: a step that changes a nested POJO keeps its Kryo fields as bytes, no longer as values.
+        # `collections` comes before other steps on fields: after a step on a nested POJO, the Kryo fields of that POJO
+        # are only there as bytes, which cannot be converted any more.
         found.steps.insert(1 if classes else 0, st.Collections(tuple(comparison.collections)))
     return found
 
@@ -580,7 +584,7 @@ def _list_lost(
 
 @dataclass
 class _Comparison:
-    """Findings of one comparison, while it runs.
+    """Inputs and findings of a comparison of two payloads while it runs.
 
     Attributes:
         found: steps and remarks.

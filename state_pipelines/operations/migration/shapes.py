@@ -67,7 +67,7 @@ class StateShape:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether it is keyed state or timers, not operator state."""
+        """Whether the state is keyed state or timers, not operator state."""
         return self.kind not in OPERATOR_KINDS
 
     @property
@@ -260,22 +260,22 @@ def adopt_python_type(of: FieldType) -> PythonType:
 
 
 def adopt_python_payload(payload: tree.Serializer, of: tree.Serializer) -> tree.Serializer:
-    """Return the payload with a type of a migration file; for state of a Python function, the same type of PyFlink."""
+    """Return the payload with a type of a migration file, as a type of PyFlink if it is state of a Python function."""
     return replace(payload, type=adopt_python_type(of)) if isinstance(payload, PythonValue) else of
 
 
 def find_java_name(name: str, known: Collection[str]) -> str:
-    """Return the name that a state has in Java; `name` may be that in Java or that in the Python code."""
+    """Return the name that a state has in Java; `name` is that name, or the name of a state in the Python code."""
     return PREFIX + name if name not in known and PREFIX + name in known else name
 
 
 def make_java_name(name: str, like: StateShape) -> str:
-    """Return the name in Java of a new state that replaces `like`: if that is a Python state, with PyFlink's prefix."""
+    """Return the name in Java of a new state made of state `like`: with PyFlink's prefix if that is a Python state."""
     return PREFIX + name if python_name(like.info) and not name.startswith(PREFIX) else name
 
 
 def wrap_python_key(key: tree.Serializer, sql: str, shapes: Mapping[str, StateShape]) -> tuple[tree.Serializer, str]:
-    """Wrap a key and its SQL as PyFlink does, in a Row with a single field (`KeyByKeySelector`); others stay."""
+    """Wrap a key and its SQL in a Row with one field if there is Python state, as PyFlink's `KeyByKeySelector` does."""
     is_python = any(python_name(shape.info) for shape in shapes.values())
     if not is_python or (isinstance(key, tree.PositionalRow) and len(key.fields) == 1):
         return key, sql
@@ -298,9 +298,10 @@ def carry_declared_pickles(snapshot: Snapshot) -> Snapshot:
 
 
 def number_columns(snapshot: Snapshot) -> Snapshot:
-    """Return the snapshot without declared plans; their uids of operators are kept, their names of columns are not.
+    """Return the snapshot without declared plans, so that columns of SQL rows are named by position (`f0`).
 
-    Steps of migrations name the columns of SQL rows by position, since the plan does not have the new columns.
+    Steps of migrations name columns so, since the plan of the old query does not have the new columns. The uids of
+    operators that the plans give are kept.
     """
     declarations = snapshot.declarations
     if not declarations.plans:

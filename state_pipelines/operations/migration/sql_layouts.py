@@ -283,7 +283,8 @@ def fold_rows(
     """
     by_event_time = operator.find_state(LAST_TIME) is not None
     if not by_event_time and operator.find_state("cleanupTsState") is not None:
-        # `ProcTimeRangeBoundedPrecedingFunction` adds rows up by a timer, and does not note which ones.
+        # A timer of `ProcTimeRangeBoundedPrecedingFunction` adds rows to the accumulator. The state does not say to
+        # which rows that has happened.
         raise IncompatibleError(
             "the state of an OVER by RANGE of processing time does not say which of its rows are in the aggregate",
             hint=EMPTY_WAY,

@@ -292,7 +292,7 @@ class _OperatorDraft:
         return found
 
     def _require_known(self, views: Collection[str]) -> None:
-        """Refuse states with rows that no plan lists: their columns may have to change, but it is not known how.
+        """Refuse states with SQL rows that are not in the old plan: their columns may have to change in an unknown way.
 
         Args:
             views: states of data views of user-defined functions, which are allowed: their contents do not change.
@@ -336,7 +336,7 @@ class _OperatorDraft:
             columns = [each for each in verdict.columns if each.row == number and each.new is not None]
             columns.sort(key=lambda each: each.new or 0)
             if len(new.rows) > len(old.rows) and number < len(new.rows) - 1:
-                # The row that is the new key of a map: `change_layout` has computed it already.
+                # The state becomes a map: `change_layout` has computed its key row already.
                 continue
             before, after = old.rows[number if len(new.rows) == len(old.rows) else -1], new.rows[number]
             stays = [each.old for each in columns] == list(range(len(before.columns)))
@@ -483,9 +483,9 @@ class _OperatorDraft:
         )
 
     def _mark_values(self, verdict: StateVerdict, new: PlannedState) -> Iterator[st.Step]:
-        """Yield the step that reorders the marks in a view of distinct values.
+        """Yield the step that reorders the bits or counts in a view of distinct values, if the aggregate calls change.
 
-        The value of an entry has a bit (or a count, if the input retracts) for each aggregate call that uses the view.
+        Each entry of the view has a bit (a count, if the input retracts) for each aggregate call that uses the view.
         """
         assert verdict.bits is not None
         assert verdict.old is not None
@@ -575,14 +575,17 @@ def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColu
 def _make_extreme(column: PlannedColumn, value: str, size: str) -> str:
     """Make SQL of the accumulator of a MAX or MIN over an input that retracts (`MaxWithRetractAggFunction`).
 
-    Its map of values is in a state of its own. In the accumulator, `NullSerializer` writes a byte in place of the map.
+    The map of all values is in another state, a view. In its place, the accumulator has one byte (`NullSerializer`).
     """
     first, second, third = column.type.names
     return f"named_struct('{first}', {value}, '{second}', CAST({size} AS BIGINT), '{third}', X'00')"
 
 
 def _check(source: str, old: PlannedColumn, new: PlannedColumn) -> str:
-    """Make SQL that fails if a value is too long for the new column, or NULL; casts of numbers check themselves."""
+    """Make SQL that fails if a value is too long for the new column, or is NULL and the column is NOT NULL.
+
+    Numbers that do not fit need no check: their casts fail.
+    """
     sql = source
     if new.type.root in ("VARCHAR", "CHAR", "VARBINARY", "BINARY") and (new.type.length or 0) < (old.type.length or 0):
         text = f"a value of {new.name} is longer than {new.type.length}"

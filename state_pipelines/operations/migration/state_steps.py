@@ -160,7 +160,7 @@ class SessionStates:
 
     Attributes:
         windows: name of the state that lists the sessions.
-        roles: relation to the sessions of each state that belongs to them, by name of the state.
+        roles: for each state that belongs to the sessions, by name: its relation to them.
         window: serializer of the windows.
     """
 
@@ -170,7 +170,7 @@ class SessionStates:
 
     @property
     def is_sql(self) -> bool:
-        """Whether it is an operator of SQL."""
+        """Whether these are the states of an operator of SQL."""
         return self.windows == SQL_SET
 
     @property
@@ -179,7 +179,7 @@ class SessionStates:
         return tuple(name for name in (WINDOW_CONTENTS, *_SQL_CONTENTS) if self.roles.get(name) is SessionRole.STORED)
 
     def require_followed(self, *, nondeterministic: bool) -> None:
-        """Refuse a step whose effect on the sessions cannot be repeated in the other states of the sessions.
+        """Refuse a step that changes sessions, if its effect cannot be repeated in all states of the sessions.
 
         Args:
             nondeterministic: whether the expression of the step may give different values each time, and so for each
@@ -219,14 +219,14 @@ def find_session_states(shapes: Mapping[str, StateShape]) -> SessionStates | Non
 
 
 def require_whole_sessions(before: Mapping[str, StateShape], after: Mapping[str, StateShape]) -> None:
-    """Refuse to leave sessions without their contents, or the reverse.
+    """Refuse to leave sessions without their contents, or contents without their sessions.
 
     Args:
         before: shapes of the states of an operator.
         after: their shapes after all steps.
 
     Raises:
-        MigrationError: some of these states, but not all, have been dropped, renamed or changed so that Flink's
+        MigrationError: some states of the sessions, but not all, have been dropped, renamed or changed so that Flink's
             operator does not find them.
     """
     old, new = (find_session_states(shapes) for shapes in (before, after))
@@ -245,7 +245,7 @@ def require_whole_sessions(before: Mapping[str, StateShape], after: Mapping[str,
 
 
 def _find_window(shape: StateShape) -> tree.Serializer | None:
-    """Return the serializer of the windows if a state has the layout of one that lists sessions; else None."""
+    """Return the serializer of the windows if a state has the layout of a state that lists sessions; else None."""
     match shape.kind, shape.payload, shape.map_key:
         case StateKind.LIST, tree.Tuple(fields=(session, stored)), _ if session == stored:
             return session
@@ -259,7 +259,7 @@ _PREFIX = f"{SPLIT_COLUMN}."
 
 
 def names_split(step: st.Step) -> bool:
-    """Return whether a step sets a column that begins with `split.`: one of a connector, if it wrote the state."""
+    """Return whether a step sets a column named `split.…`, as connector state has (or a field of a struct `split`)."""
     return isinstance(step, st.Set) and step.field.startswith(_PREFIX)
 
 

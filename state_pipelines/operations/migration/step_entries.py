@@ -263,8 +263,8 @@ def _word(error: ErrorDetails, name: str) -> tuple[str, str]:
 def _name_location(location: Sequence[int | str], body: object) -> list[str]:
     """Return the names on the path to a value in an entry.
 
-    In pydantic's location, an entry of a mapping that became pairs is the name of the mapping and a number. Here, its
-    own name takes the place of both.
+    A mapping in the file is validated as a list of its entries. So pydantic's location names an entry by the name of
+    the mapping and an index. This function replaces both by the name of the entry.
     """
     names: list[str] = []
     last: int | str = ""
@@ -275,7 +275,7 @@ def _name_location(location: Sequence[int | str], body: object) -> list[str]:
         elif isinstance(body, Mapping) and isinstance(last, str):
             names[-1] = list(body)[each]
             body = body[names[-1]]
-        # A number after the number of a pair is an index in the pair, and has no name.
+        # A second number is an index in a pair (name, value), and is left out.
         last = each
     return names or [""]
 

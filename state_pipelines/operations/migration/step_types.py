@@ -188,7 +188,7 @@ def parse_type(text: str, *, collections: bool = False) -> tree.Serializer:
     if kryo := _KRYO.fullmatch(plain):
         return tree.Kryo(type_class=kryo[1])
     if declared := _DECLARED.fullmatch(plain):
-        # `resolve_type` adds its serializer snapshot later: that in the state to be migrated.
+        # `resolve_type` replaces this later by the serializer of the class in the snapshot that is migrated.
         return tree.Declared(
             snapshot_class=declared[1], unknown_class=declared[1], raw=None, layout=(declared[2] or "").strip()
         )

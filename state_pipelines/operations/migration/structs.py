@@ -356,7 +356,7 @@ RAW = "__raw"
 
 
 def name_raw(name: str) -> str:
-    """Return the name of the raw column of a field."""
+    """Return the name of the raw column of a field, in which values that cannot be decoded are bytes."""
     return f"{RAW}_{name}"
 
 
@@ -582,7 +582,7 @@ def _sort(fields: list[tree.PojoField]) -> tuple[tree.PojoField, ...]:
 
 
 class _Positional(PayloadStruct):
-    """Row and Tuple."""
+    """A Row or Tuple, whose fields have no names."""
 
     named = False
 
@@ -612,7 +612,7 @@ class _Positional(PayloadStruct):
 
 
 class PythonStruct(PayloadStruct):
-    """ROW and TUPLE of PyFlink."""
+    """A ROW or TUPLE of PyFlink."""
 
     def __init__(self, node: PythonValue | PythonType, base: str) -> None:
         self._node = node

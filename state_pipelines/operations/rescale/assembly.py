@@ -142,8 +142,8 @@ def redistribute(
 def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None:
     """Append to `shares`, by new subtask, an equal number of elements of each state, in the order of the elements.
 
-    If the elements of a state cannot be divided equally, some subtasks get one more. The next state begins at the
-    subtask after the last one of these.
+    If the elements of a state cannot be divided equally, some subtasks get one more. The distribution of the next
+    state starts at the subtask after the last of these.
     """
     parallelism, first = len(shares), 0
     for locations in groups:
@@ -158,7 +158,7 @@ def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None
                     position += wanted
                 else:
                     index, position = index + 1, 0
-                # An old handle that names the state without elements, before other elements, gets an empty share.
+                # `share` has no elements if an old handle names the state without any. Then append an empty share.
                 shares[(first + turn) % parallelism].append(Share(share.subtask, share.state_name, share.mode, offsets))
                 wanted -= len(offsets)
         first = (first + rest) % parallelism
@@ -379,7 +379,7 @@ class MovedKeyGroups:
 
 
 def find_moved_key_groups(operator: Operator, parallelism: int) -> MovedKeyGroups | None:
-    """Find the key groups that another subtask has after a change of parallelism; no record is read.
+    """Find the key groups that move to another subtask by a change of parallelism; no record is read.
 
     Return None if the operator has no keyed state.
 
@@ -558,8 +558,8 @@ def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> Section
     except UnknownSerializerError:
         end = -1
     if end < 0:
-        # The end of the header is not known: copy all bytes before the first section. They are the header, unless a
-        # former rescaling has left out the first sections of the file; then sections that nobody needs are copied, too.
+        # The end of the header is not known: copy all bytes before the first section. If a former rescaling has removed
+        # the first sections of the file from the handle, these are copied, too, although nobody needs them.
         end = first
     return SectionStream(handle, stream, end, {each.key_group: each for each in sections}, beginning[:end])
 
@@ -929,9 +929,9 @@ def _keep(
 
 
 def _can_share(file: ElementStream, delegate: StreamStateHandle, whole: Set[StreamStateHandle]) -> bool:
-    """Return whether a subtask may get broadcast state from an old file as it is.
+    """Return whether a subtask may get broadcast state from an old file that is reused as it is.
 
-    That requires that a new handle names the list elements of the file, or that it has none.
+    It may if the file has no list elements, or if the handle of some new subtask names all of them.
 
     Args:
         file: the old file.
@@ -953,7 +953,7 @@ _State = tuple[str, OperatorStateMode, tuple[int, ...]]
 
 
 def _name_states(states: Sequence[OperatorStateMetaInfo]) -> list[_State]:
-    """List the states that have elements. A state that several handles over one file name alike is listed once."""
+    """List the states that have elements, each once even if several handles name the same elements of one file."""
     return list(dict.fromkeys((state.state_name, state.mode, state.offsets) for state in states if state.offsets))
 
 
@@ -970,8 +970,8 @@ def _assemble_elements(
 ) -> OperatorStateHandle:
     used = list({id(files[share.subtask]): files[share.subtask] for share in shares}.values())
     header, ranks = _join_headers(used, dropped)
-    # An element without bytes has the offset of the next element. Readers tell them apart by the order of states, so
-    # write the states in the order of the header, as Flink does.
+    # An empty element has the same offset as the element after it. If they are of different states, readers know from
+    # the order of the states which one is empty. So write the states in the order of the header, as Flink does.
     ordered = sorted(shares, key=lambda share: ranks[share.state_name])
     ranges = [StreamRange(StateStream("a header", len(header), data=header), 0, len(header))]
     placed = []

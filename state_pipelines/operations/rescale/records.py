@@ -555,8 +555,8 @@ class OperatorChange:
         label: label of the new operator.
         parallelism: (old, new).
         max_parallelism: (old, new).
-        keyed: the way of its keyed state into the new snapshot.
-        operator_state: the way of its operator state into the new snapshot.
+        keyed: how its keyed state gets into the new snapshot.
+        operator_state: how its operator state gets into the new snapshot.
         reason: why keyed state must be moved record by record; empty if it is not.
         hashes: texts that say which `hashCode` was found for user classes in the keys, and what proves it.
         moved: key groups that change subtask; None without keyed state, or if the max parallelism changes.

@@ -945,14 +945,14 @@ def _find_written(plan: OperatorTasks, result: Snapshot) -> Operator:
 def _find_read(plan: OperatorTasks, own: MovedRecords) -> Mapping[str, RecordDigest] | None:
     """Return the digests of all keyed state of the old operator that were computed while its records were moved.
 
-    Return None if they do not cover all of its state, so that the proof must read it again.
+    Return None if the digests do not cover all of the state, so that the proof must read it again.
     """
     edited = plan.edited
     if not own.found or edited.merged or plan.dropped or edited.request.keys is not None:
         return None
     read = [file.key_groups for _, file in edited.operator.keyed_files]
-    # Of a database that several subtasks share, each reads only its own range. The digests then lack other records that
-    # the database stores.
+    # If subtasks share a RocksDB database, a task reads only the key groups of one subtask. The digests may then lack
+    # records that the database stores outside of these key groups.
     return own.found if read == [file.key_groups for file in edited.operator.files.open_stored()] else None
 
 

@@ -207,13 +207,13 @@ def find_delegates(state: OperatorState) -> dict[tuple[int, bool], StreamStateHa
 def list_stored_elements(
     operator: Operator, named: Named, delegates: Mapping[tuple[int, bool], StreamStateHandle]
 ) -> Iterator[StoredElements]:
-    """Yield the operator state of each subtask, managed and raw, ready to be read elsewhere; reads only headers here.
+    """Yield the managed and raw operator state of each subtask, to be read by tasks; only headers are read here.
 
     Args:
         operator: the operator.
         named: from `name_elements`; elements that the handles of `operator` name are added.
-        delegates: from `find_delegates`: the streams under which `named` has the handles of this operator, if they had
-            other names then. Streams that are missing have the same name.
+        delegates: from `find_delegates`: by handle, the stream handle under which `named` has its elements, for files
+            that have been copied since under other names. By default the handle's own stream handle is looked up.
 
     Raises:
         StateError: a header is damaged.
@@ -612,7 +612,7 @@ def _compare(
             # Old copies of a broadcast state may differ, in the order of their entries, and any of them may be reused.
             # So the new copies are as expected if each of them equals an old one.
             expected = sum(copies if copies and copies <= kinds else kinds, RecordDigest())
-        # A handle that names the state without an offset has no copy: its digest is empty.
+        # A handle that names the state without an offset has no copy of it. The digest of such a subtask is empty.
         copied = (pair for each in after for pair in each.copies[name].items())
         present = {subtask for subtask, digest in copied if digest != RecordDigest()}
         missing = side.after.parallelism - len(present) if expected.records else 0
@@ -643,8 +643,8 @@ def _by_sections(
     """If records cannot be found in some files, replace the results of keyed state by those for whole key groups.
 
     The results of heap native and changelog files then have one state, `KEYED_STATE`, with the digest of the stored
-    bytes of each key group. If key groups were copied as bytes, that proves as much, since the number of each key group
-    is digested, too.
+    bytes of each key group, including its number. If key groups were copied as bytes, equal digests prove as much as a
+    comparison of records.
 
     Args:
         side: the operator.
@@ -676,14 +676,15 @@ def _by_sections(
 def _is_reformed(name: str, before: Iterable[ProofCounts], after: Iterable[ProofCounts]) -> bool:
     """Return whether the new headers describe a state differently from the old ones.
 
-    That old headers with different lists of POJO subclasses were joined into one does not count.
+    It is no difference if old headers had different lists of POJO subclasses, which a new header joins.
     """
     old, new = ({info for each in found for info in each.infos.get(name, ())} for found in (before, after))
     if new <= old:
         return False
     infos = sorted((info for info in new if isinstance(info, StateMetaInfo)), key=repr)
     if len(infos) < len(new):
-        # A new header cannot be parsed. Such headers are copied as they are, so its bytes must be those of an old one.
+        # Headers that cannot be parsed are copied as they are. So if there is one, all new descriptions should be among
+        # the old ones, and they are not.
         return True
     whole: StateMetaInfo | None = infos[0]
     for info in infos:

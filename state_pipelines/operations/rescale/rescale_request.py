@@ -529,7 +529,8 @@ def _check_ids(states: Sequence[OperatorState]) -> None:
 def _check_releases(snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot]) -> None:
     """Refuse to put Kryo-serialized state of Flink 1.x into one snapshot with state of Flink 2.x.
 
-    `_metadata` of the new snapshot would say that Kryo 5 wrote it, which has other bytes.
+    `_metadata` of the new snapshot would say that Kryo 5 (Flink 2.x) wrote all of it. But Kryo 2 (Flink 1.x) writes
+    other bytes.
     """
     snapshots = (snapshot, *others.values())
     if len({each.kryo_version for each in snapshots}) == 1:
@@ -565,7 +566,7 @@ def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[s
 
 
 def _stand_in(other: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
-    """Return another snapshot with the metadata of `_make_absolute`, whose handles do not depend on its directory."""
+    """Return `other` with the metadata of `_make_absolute`, whose handles do not depend on the snapshot's directory."""
     return Snapshot(other.location, metadata, _allow_files([metadata]), other.declarations)
 
 

@@ -202,9 +202,9 @@ def _differ(what: str, first: str, second: str, state: str | None = None) -> Uns
 
 
 def _tell_apart(first: Serializer, second: Serializer | None) -> tuple[str, str]:
-    """Make texts of two serializers that differ, for an error.
+    """Make different texts of two different serializers, for an error.
 
-    If the usual texts are equal, class and version of the innermost serializer snapshots that differ are appended.
+    If their usual texts are equal, class and version of the innermost serializer snapshots that differ are appended.
     """
     if second is None:
         return describe(first), "nothing"

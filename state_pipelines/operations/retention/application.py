@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ApplyLimits:
-    """Bounds of one run; a run that reaches one stops, and the next run with the same fingerprint continues.
+    """Limits of one run. A run that reaches a limit stops; the next run with the same fingerprint continues it.
 
     Attributes:
         paths: maximum number of paths that are deleted.
@@ -145,7 +145,7 @@ def require_restorable(
                 where=Where(file=kept.path),
                 hint="This call has deleted nothing; the job has newer snapshots by now, plan again",
             ) from error
-        # A file that cannot be checked counts as missing: the plan may delete the last restorable snapshot.
+        # A file that cannot be checked counts as missing. Otherwise the plan might delete the last restorable snapshot.
         errors = [
             each for each in report.findings if each.severity is Severity.ERROR or each.property is Property.FILES
         ]
@@ -176,7 +176,7 @@ class DeletionBatches:
         self._total = total
         self._began = time.monotonic()
         self._handled = 0
-        # Files that snapshots reference which are newer than the plan: path of the snapshot by key of the file.
+        # By key of each file that snapshots newer than the plan reference: the path of one of these snapshots.
         self._needed: dict[str, str] = {}
         self.numbers: Counter[str] = Counter()
         self.sizes: Counter[str] = Counter()
@@ -237,8 +237,8 @@ class DeletionBatches:
                 return
             self._needed.update(needed)
             if vanished and any(each.kind is PathKind.METADATA for each in todo):
-                # Somebody else has deleted a snapshot. If the policy counted it among those to keep, it keeps an older
-                # one now: plan again.
+                # Flink or a user has deleted a snapshot. If the policy kept that snapshot, it now keeps an older one in
+                # its place, perhaps one that the plan deletes: plan again.
                 plan = context.make_plan(
                     frozenset((each.path, each.bytes, each.modified) for each in todo), todo, timedelta(0)
                 )
@@ -275,7 +275,8 @@ class DeletionBatches:
 
     def _delete_batch(self, batch: Sequence[PlannedPath]) -> None:
         fine = self._check([each for each in batch if each.kind is not PathKind.DIRECTORY])
-        # Without `_metadata` a directory is not a snapshot any more: nobody takes it for one with missing files.
+        # Delete `_metadata` before other files: a directory without it is no longer taken for a snapshot, whereas a
+        # directory with it would look like a snapshot with missing files.
         metadata = [each for each in fine if each.kind is PathKind.METADATA]
         if not self._delete_files(metadata):
             self.stopped = "a _metadata file could not be deleted, and what it references must stay"
@@ -387,7 +388,7 @@ class DeletionBatches:
         return stat_files([location for _, location in located], [root.location for root, _ in located])
 
     def _locate(self, path: str) -> tuple[Root, Location]:
-        # No root of a plan is inside another one.
+        # Only one root matches, because no root of a plan is inside another one.
         root = next(root for root in self._context.roots if path.startswith(root.path + "/"))
         return root, join(root.location, path[len(root.path) + 1 :])
 

@@ -47,12 +47,13 @@ _TEMPORARY = re.compile(
     r"|\._metadata_temp"
     rf"|{PENDING_METADATA.pattern}"
 )
-# Directories of merged files, named by `SubtaskKey.getManagedDirName` (`op`) or by the id of the
-# `FileMergingSnapshotManager` of a task manager (`tm`), with characters other than these replaced by `_`.
+# Directories of merged files: `job_<job>_op_<operator>_<subtask>_<parallelism>` below `shared`, named by
+# `SubtaskKey.getManagedDirName`, and `job_<job>_tm_<task manager>` below `taskowned`, named by the id of the
+# `FileMergingSnapshotManager`. In both names, `_` replaces characters that this expression does not match.
 _MERGED = re.compile(r"job_[0-9a-f]{32}_(?:op|tm)_[\w-]+", re.ASCII)
-# `job_<job>_op_<operator>_<subtask>_<parallelism>` is below `shared`, `job_<job>_tm_<task manager>` below `taskowned`.
+# ForSt keeps its open database below `shared`, in the directory `db` of a directory with such a name
+# (`ForStResourceContainer`, `ForStPathContainer`).
 _DATABASE = re.compile(r"op_[\w-]+__\d+_\d+__attempt_\d+", re.ASCII)
-# ForSt keeps its open database in `<_DATABASE>/db` below `shared` (`ForStResourceContainer`, `ForStPathContainer`).
 
 SHARED, TASK_OWNED, CHANGELOG = "shared", "taskowned", "dstl"
 
@@ -72,7 +73,7 @@ def is_temporary_name(name: str) -> bool:
 
 
 def is_merged_directory(name: str) -> bool:
-    """Return whether a directory has the name of one with files of file merging (`FileMergingSnapshotManager`)."""
+    """Return whether a name is one that file merging gives to its directories (`FileMergingSnapshotManager`)."""
     return _MERGED.fullmatch(name) is not None
 
 
@@ -97,7 +98,7 @@ def find_area(parents: tuple[str, ...]) -> tuple[Area, int] | None:
 
 
 def is_flink_directory(parents: tuple[str, ...]) -> bool:
-    """Return whether Flink creates such a directory. `parents` are the names on its path, its own name last."""
+    """Return whether Flink creates a directory, according to `parents`: the names on its path, its own name last."""
     name = parents[-1]
     return (
         name in (SHARED, TASK_OWNED)
@@ -392,8 +393,8 @@ def _apply_rules(
     for name, snapshots in groups.items():
         rule = rules[name]
         reasons = _keep(rule, snapshots, found.time)
-        # Apply the rule a second time without damaged snapshots: otherwise they would count, for instance among the
-        # last three, in place of restorable ones.
+        # Apply the rule a second time without damaged snapshots. Otherwise damaged ones would count in place of
+        # restorable ones, for instance among the last three.
         whole = [snapshot for snapshot in snapshots if restorable[snapshot.key] is not False]
         for key, texts in _keep(rule, whole, found.time).items():
             reasons[key] = list(dict.fromkeys((*reasons.get(key, ()), *texts)))
@@ -517,7 +518,8 @@ YOUNG = "younger than the minimal age, or of unknown age"
 """Reason for keeping a file that no snapshot references."""
 
 # Tasks upload files before the `_metadata` of their checkpoint is written. So a file that was uploaded within this time
-# before the newest checkpoint was completed may belong to the next one (default of `execution.checkpointing.timeout`).
+# before the newest checkpoint was completed may belong to the next checkpoint. The time is the default of
+# `execution.checkpointing.timeout`.
 _UPLOAD_TIME = timedelta(minutes=10)
 
 _AREA_KINDS = {
@@ -639,8 +641,8 @@ class FileJudge:
                 newest = self._newest[directory]
                 known = newest is not None and modified is not None
                 self._newest[directory] = max(newest, modified) if known else None  # type: ignore[type-var]
-            # A manifest, unlike this file, does not make a directory temporary: if Flink has claimed the snapshot,
-            # checkpoints may reference the files beside the manifest.
+            # A pending `_metadata` file makes its directory temporary. A manifest does not: if Flink has claimed the
+            # snapshot, checkpoints may reference the files beside the manifest.
             if file.name == METADATA_FILE + ".pending":
                 self._pending.add(directory)
 
@@ -735,8 +737,8 @@ class FileJudge:
     def _judge_own_file(self, file: FoundFile, snapshot: FoundSnapshot, kind: PathKind) -> None:
         if not self._decisions[snapshot.key].delete:
             self._keep(file, kind, f"in the directory of a snapshot that stays, {snapshot.path}")
-        # A kept snapshot may reference this file in another directory, where the file does not exist: Flink has written
-        # such wrong references (FLINK-39964).
+        # A kept snapshot may need this file, but reference it by a wrong path, in another directory that has no such
+        # file: Flink has written such references (FLINK-39964).
         elif copied := self._find_copied(file, is_released=True):
             self._keep(file, kind, copied)
         else:
@@ -793,7 +795,7 @@ class FileJudge:
         """
         others = self._names.get(file.name, set()) - {file.key}
         if is_released:
-            # If the referenced file exists, its copy is not needed. Only missing ones count.
+            # A copy is needed only if the referenced file itself does not exist.
             others = {key for key in others if key not in self._found.files}
         return f"a snapshot references a file of this name at {min(others)}; this may be its copy" if others else None
 
@@ -853,9 +855,9 @@ class FileJudge:
         return match is not None and int(match[1]) < job.newest_id
 
     def _drop_files_of_kept_jobs(self, planned: list[PlannedPath], blocked: Collection[str]) -> list[PlannedPath]:
-        """Return the planned directories without those of areas (such as `shared`) whose job directory stays.
+        """Return the planned directories, without directories such as `shared` of jobs whose own directory stays.
 
-        Flink creates these directories for each job, so they may be empty.
+        Flink creates such directories for each job, so that a job may need one that is empty.
 
         Args:
             planned: directories that could be removed.

@@ -215,7 +215,7 @@ def find_pinned_keys(base: str, path: str, keys: PathKeys) -> tuple[str, ...]:
 
     Args:
         base: key of the root with the pin file.
-        path: `Pin.path` in any spelling; or the path of the `_metadata` file in this directory.
+        path: `Pin.path` in any spelling; or the path of the `_metadata` file in the pinned directory.
         keys: computes the keys.
     """
     path = path.strip().rstrip("/").removesuffix(f"/{METADATA_FILE}")
@@ -481,7 +481,7 @@ class AuditRun:
                     yield record
 
     def read_about(self, names: Collection[str]) -> Iterator[AuditRecord]:
-        """Yield the records of the run in whose lines one of these names occurs; see `read`."""
+        """Yield the records of the run whose lines in the log contain one of these names; see `read`."""
         texts = {text for name in names for text in (name, json.dumps(name)[1:-1])}
         for file in self._files:
             location = join(self.directory, file)
@@ -561,7 +561,7 @@ class AuditLog:
         return [run for run in self.find_runs() if not run.finished]
 
     def read_about(self, names: Collection[str]) -> Iterator[AuditRecord]:
-        """Yield the records of all runs in whose lines one of these names occurs, oldest first."""
+        """Yield the records of all runs whose lines in the log contain one of these names, oldest first."""
         for run in self.find_runs():
             yield from run.read_about(names)
 
@@ -599,7 +599,7 @@ def _format_line(line: dict[str, Any]) -> bytes:
     try:
         return f"{json.dumps(line, ensure_ascii=False)}\n".encode()
     except UnicodeEncodeError:
-        # Escape names of local files that are not UTF-8.
+        # The line has the name of a local file that is not valid UTF-8: write it with JSON escapes.
         return f"{json.dumps(line)}\n".encode()
 
 

@@ -117,7 +117,8 @@ def plan_retention(
     if not seconds:
         return plan
     # The first pass is above. Its plan holds if the next pass, a grace period later, would still delete all its paths.
-    # If not (the roots have changed), the plan of that pass replaces it, and one more pass may confirm that one.
+    # If it would not, because the roots have changed, the plan of the next pass replaces it. One more pass may confirm
+    # the new plan.
     for _ in range(2):
         wait(seconds)
         looked = planner.survey()
@@ -357,7 +358,7 @@ def _note_links(found: Survey) -> list[str]:
 
 
 def _note_others(found: Survey, delete: Sequence[PlannedPath]) -> list[str]:
-    """Return a note on which snapshots were read for references, unless nothing is deleted that others may need."""
+    """Return a note on the snapshots whose references are known, if other snapshots may need deleted files."""
     if all(each.kind in (PathKind.METADATA, PathKind.TEMPORARY, PathKind.DIRECTORY) for each in delete):
         return []
     looked = f" and of the {len(found.neighbours):,} beside them" if found.neighbours else ""

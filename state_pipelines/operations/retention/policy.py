@@ -86,13 +86,14 @@ class PathKeys:
         return self.key(f"{path.rstrip('/')}/_").rpartition("/")[0]
 
     def refresh(self) -> bool:
-        """Resolve the symbolic links in all known directories again; return whether the target of one has changed."""
+        """Resolve the symbolic links in all known paths of directories again; return whether a target has changed."""
         known = dict(self._directories)
         self._directories.clear()
         return any(self._follow(directory) != found for directory, found in known.items())
 
     def _resolve_links(self, path: str) -> str:
-        # Follow links among the directories, by which a snapshot may name its files, but not a link that is the file.
+        # Follow links in the path of the directory, since a snapshot may name its files by them. If the file itself is
+        # a link, do not follow it: the link and its target have different keys.
         directory, _, name = path.rpartition("/")
         return f"{self._follow(directory)}/{name}"
 
@@ -186,8 +187,8 @@ class _PolicyModel(OperationModel):
         if not isinstance(content, dict):
             return content
         for name, value in content.items():
-            # In other models, a null means that the field is left out. Without that rule a policy may delete more, so a
-            # null is refused.
+            # Elsewhere a null means that a field is left out. Here that could drop a rule that keeps snapshots, and the
+            # policy would delete more, so a null is refused.
             if value is None:
                 raise ValueError(f"says nothing after {name}: write a value, or leave it out")
         if (equal := find_equal_names(map(str, content), cls._unify)) is not None:

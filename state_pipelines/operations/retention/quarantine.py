@@ -65,7 +65,7 @@ class QuarantinedFile:
         original: location from which the file was moved.
         bytes: size of the file.
         fingerprint: fingerprint of the plan whose application has moved the file.
-        since: time at which that run began.
+        since: time at which that application began.
     """
 
     root: Location
@@ -274,7 +274,7 @@ def _join(findings: Sequence[object]) -> str:
 
 
 def _locate(path: str, roots: Sequence[Location]) -> Location | None:
-    """Return the location of a path in the audit log.
+    """Return the location of a path that a record of the audit log names.
 
     Return None if the path is outside the roots: the log may have been written by somebody else.
     """
@@ -385,7 +385,8 @@ def _choose(
             if key in by_key:
                 chosen[by_key[key].location] = by_key[key]
             elif is_state_file(name := key.rpartition("/")[2]) and not os.path.lexists(key.removeprefix("file:")):
-                # The snapshot was moved and names the old path. The file still has the same name, a random UUID.
+                # The directory of the snapshot was moved, so that the snapshot names the old path of the file. Find the
+                # file by its name, a random UUID.
                 chosen |= {file.location: file for file in by_name.get(name, ())}
     return sorted(chosen.values(), key=_is_metadata), present
 

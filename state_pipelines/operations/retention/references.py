@@ -82,9 +82,9 @@ class SnapshotReferences:
         has_write_ahead_log: user state names files in `taskowned` that no handle names.
         restorable: see `SnapshotVerdict`.
         passed: if referenced files are symbolic links: keys of the directories on the path to their targets.
-        unresolved: if referenced files are symbolic links that lead nowhere: keys of the directories of these links,
-            and of those in which following the links ends; each with the path of the link, which may mean any file
-            there.
+        unresolved: if referenced files are symbolic links whose targets do not exist: path of the link, by key of the
+            directory of the link and by key of the directory in which following the link ends. The link may stand for
+            any file in these directories.
     """
 
     checkpoint_id: int
@@ -153,7 +153,7 @@ class ReferenceReader:
 
         Args:
             files: the files.
-            sizes: sizes of the files below the roots, from which `restorable` is determined; None does not do that.
+            sizes: sizes of the files below the roots, from which `restorable` is determined; None to leave it open.
         """
         self._last = files
         if self.keys.refresh():

@@ -581,7 +581,8 @@ class SnapshotWatch:
             files = [self._to_metadata_file(entry) for entry in unread]
             for entry, file, reading in zip(unread, files, self._reader.read(files), strict=True):
                 if isinstance(reading, Gone):
-                    # Flink has already subsumed the new checkpoint: its files are needed only if newer ones need them.
+                    # Flink has already subsumed the new checkpoint. Its files are needed only if newer checkpoints
+                    # reference them.
                     self._known.pop(entry.location, None)
                 elif isinstance(reading, Unreadable):
                     # Try again: the file may not be complete yet.
