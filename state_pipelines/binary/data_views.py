@@ -152,7 +152,7 @@ class Reader:
         where = Where(file=self.name, offset=self.position if offset is None else offset)
         return FormatError(what, where=where, hint=hint)
 
-    # `u8`, `u16`, `i32`, `i64` and `take` are called most often, so they repeat its code: a call costs time.
+    # `u8`, `u16`, `i32`, `i64` and `take` are called most often, so they repeat this code: a call costs time.
     def _advance(self, size: int) -> int:
         start = self.position
         if size < 0:

@@ -278,7 +278,7 @@ class ConstantBuilder(ArrayBuilder):
     """Builder of values without content: always null, or an object without fields (an empty struct).
 
     Attributes:
-        empty: the values are objects.
+        empty: the values are objects without fields, not null.
     """
 
     empty: bool
@@ -294,8 +294,8 @@ class ConstantBuilder(ArrayBuilder):
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        # The kernel needs the validity of objects, and of values after a null flag, which it writes. Other values are
-        # all null, so their number suffices.
+        # The kernel needs the validity of objects, and of nullable values to write their flags. Other values have no
+        # flag, so their number suffices.
         if self.empty or columns.kinds[self.main].nullable:
             columns.set_validity(self.main, array)
         else:
@@ -601,7 +601,7 @@ class DecimalBuilder(ArrayBuilder):
 
     @override
     def prepare(self, array: pa.Array, columns: InputColumns) -> None:
-        # Arrow stores a decimal as two i64, the lower half first; precisions up to 18 need only that half.
+        # Arrow stores a decimal as two i64, the lower half first; precisions up to 18 need only the lower half.
         values = _view_values(array, np.int64, 2).reshape(-1, 2)
         columns.set_fixed(self.main, values[:, 0] if self.width == 8 else values.view("V16").ravel(), array)
 

@@ -362,7 +362,7 @@ _PRIMITIVES: dict[str, lay.Layout] = {
 
 @dataclass(frozen=True)
 class FixedBytes(lay.Layout):
-    """Always the same number of bytes."""
+    """Avro's `fixed`: bytes of a constant size, without a length."""
 
     size: int
 

@@ -124,7 +124,7 @@ class _Block:
             raise self.error(f"{size} bytes expected in a block of {len(self.data)} bytes", offset)
 
     def variable(self, offset: int) -> bytes:
-        """Return the bytes to which the slot at `offset` points; it holds their offset (upper half) and size."""
+        """Return the bytes to which the slot at `offset` points; the slot has their offset (upper half) and size."""
         slot = int(self.number("Q", offset))
         start, size = slot >> 32, slot & 0xFFFFFFFF
         self.check(start, size)
@@ -351,7 +351,7 @@ def _put_decimal(block: bytearray, offset: int, of: LogicalType, value: Decimal)
         return
     raw = unscaled.to_bytes((unscaled + (unscaled < 0)).bit_length() // 8 + 1, "big", signed=True)
     _LAYOUTS["Q"].pack_into(block, offset, len(block) << 32 | len(raw))
-    # Always 16 bytes, so that it can be updated in place.
+    # Flink always reserves 16 bytes for such a decimal, so that it can update the number in place.
     block += raw.ljust(16, b"\0")
 
 

@@ -384,7 +384,7 @@ def column_type(layout: lay.Layout) -> pa.DataType:
 
 @dataclass(frozen=True, eq=False)
 class KernelCodec(ColumnCodec):
-    """Codec of layouts that the kernels run themselves."""
+    """Codec of layouts that the kernels run without a surrogate."""
 
     program: LayoutProgram
     may_fail: bool = field(default=False, init=False)

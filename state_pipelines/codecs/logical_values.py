@@ -299,7 +299,7 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
         return cast
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         # ArrowInvalid: a value does not fit. ArrowNotImplementedError: Arrow has no cast between the two types (such as
-        # struct to number). It has no function that says which casts there are.
+        # struct to number). PyArrow has no function that says which casts there are.
         raise ValueRangeError(f"{source} does not fit {target}: {error}", where=Where(path=path)) from None
 
 

@@ -175,7 +175,7 @@ def _tidy(text: str) -> str:
 
 
 def _parse_number(text: str) -> int:
-    """Return a number of a Thrift file: hexadecimal after `0x`, else decimal, with zeros before it too."""
+    """Return a number of a Thrift file: hexadecimal after `0x`, else decimal, even with leading zeros."""
     try:
         return int(text, 16 if text[:2] in ("0x", "0X") else 10)
     except ValueError:

@@ -82,7 +82,7 @@ WRITABLE_LAYOUTS: dict[str, Layout] = {
     f"{_HADOOP}NullWritable": lay.Constant(b""),
     f"{_HADOOP}BytesWritable": lay.Sized(),
 }
-"""Classes of one layout. Those of `VARIABLE` have none, because no layout knows Hadoop's variable integers."""
+"""Layouts of Hadoop's classes. Those in `VARIABLE` have none: no layout describes Hadoop's variable-length numbers."""
 
 _TEXT = f"{_HADOOP}Text"
 _INTEGERS = {f"{_HADOOP}VIntWritable": 31, f"{_HADOOP}VLongWritable": 63}

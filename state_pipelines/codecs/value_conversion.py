@@ -280,7 +280,7 @@ def _compare_layouts(old: Layout, new: Layout, nested: dict[tuple[Layout, Layout
 def _compare_fields(
     olds: dict[str, Layout], news: dict[str, Layout], nested: dict[tuple[Layout, Layout], Convert]
 ) -> Convert | None:
-    """Return the conversion of a struct; None if fields were added or removed, since it could not fill or keep them."""
+    """Return the conversion of a struct; None if fields were added or removed, which it cannot convert."""
     if olds.keys() != news.keys():
         return None
     changes: dict[str, Convert] = {}

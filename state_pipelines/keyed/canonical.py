@@ -141,7 +141,7 @@ _SPARSE = 4
 
 @dataclass(frozen=True)
 class Block:
-    """Sorted runs.
+    """Sorted runs of framed records in one buffer.
 
     Attributes:
         data: u8, the framed records. The flag of the last record of a state and key group is not set yet, because the
@@ -182,7 +182,7 @@ class RecordBuffer:
 
     @property
     def held(self) -> int:
-        """Bytes in memory: the windows in which the records are."""
+        """Bytes of the buffers (mostly whole windows of files) that the records keep in memory."""
         return sum(self._held.values())
 
     def add(self, state: int, records: KeyedRecords) -> None:
@@ -198,7 +198,7 @@ class RecordBuffer:
             self._held = {id(each.data): len(each.data) for _, each in self._batches}
 
     def sort(self, key_groups: KeyGroupRange) -> Block:
-        """Return the records as a block, and start an empty one.
+        """Return the records as a block, and empty the buffer.
 
         Args:
             key_groups: range of all records.
@@ -250,7 +250,7 @@ class RecordBuffer:
 
 @dataclass(frozen=True)
 class FramedRuns:
-    """Runs from several blocks.
+    """Runs (the framed records of one state in one key group) from several blocks.
 
     Attributes:
         key_groups: i32[r].
@@ -462,9 +462,9 @@ def frame_section(runs: Iterable[tuple[int, bytes | memoryview, int]]) -> Iterat
     """Yield the section of one key group from framed records, a block at a time (`join_sections` makes it as a whole).
 
     Args:
-        runs: (state id, framed records, offset in these bytes of the first key byte of the state's last record). That
-            byte gets the flag; the offset is outside the bytes if the record is in another block. Blocks of a state are
-            adjacent.
+        runs: (state id, framed records, offset in these bytes of the first key byte of the state's last record). In
+            that byte the flag is set that another state id follows. The offset is outside the bytes if the last record
+            is in another block. Blocks of a state are adjacent.
     """
     current: int | None = None
     for state, records, last in runs:
@@ -684,7 +684,7 @@ def _make_window(file: CanonicalFile, group: tuple[Section, ...], raw: bytes) ->
 def _scan_large(
     file: CanonicalFile, section: Section, wanted: npt.NDArray[np.bool_], prefix: int, window: int
 ) -> Iterator[tuple[int, KeyedRecords]]:
-    """Scan a section, or a span of one, in several windows, each from the first record that is not scanned yet on."""
+    """Scan a section, or a span of one, in several windows; each begins at the first record not scanned yet."""
     reader = SectionReader(file.stream, section, compressed=file.header.compressed, block=window)
     span, exact = section.span, not section.is_open
     cursor = _begin() if span is None else np.array([0, 0, span.state_id, 0], np.int64)
@@ -712,7 +712,7 @@ def _scan_large(
                 hint = "The file was changed while it was read"
                 raise FormatError(what, where=Where(file=file.name, offset=offset + used), hint=hint)
             return
-        # No record fits: the record is larger than the window.
+        # If no record was scanned, the record is larger than the window.
         size = window if used else size * 2
         cursor[1] = min(0, int(cursor[1]))
 

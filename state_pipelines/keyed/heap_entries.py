@@ -500,8 +500,8 @@ class SectionBytes:
         key_groups: i32[s], ascending.
         starts: i64[s], offset of the first block of each section in `data`.
         ends: i64[s], end of each section in `data`.
-        offsets: i64[s], what is added to an offset in `data` for errors: the position of `data` in the file; in a
-            compressed file, minus the start of the section.
+        offsets: i64[s], added to an offset in `data` to get the one that an error names: the offset in the file; in a
+            compressed file, the offset in the decompressed section.
         is_open: the end of the section is not known, so other bytes may follow the last block.
         name: of the file.
     """

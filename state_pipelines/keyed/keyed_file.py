@@ -172,7 +172,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """
 
     def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
-        """Return the bytes of the state, or of all states if they are stored together; 0 if key groups are not cut."""
+        """Return the bytes of the state, or of all states if stored together; 0 if the format cannot cut key groups."""
 
     def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:
         """Measure the bytes of file per key group without reading any record.
@@ -191,7 +191,9 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """
 
     def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest | None:
-        """Return the digest of the stored bytes of some key groups; None if records can be found without serializers.
+        """Return the digest of the stored bytes of some key groups; None if the records can be digested instead.
+
+        They can if the format finds records without serializers.
 
         Raises:
             StateError: the bytes cannot be read.
@@ -386,7 +388,7 @@ class CombinedFile(KeyedFormat):
     Attributes:
         files: the files; they have the same key serializer.
         header: key serializer and compression of the first file, the states of all.
-        key_groups: key groups that are read of the files.
+        key_groups: key groups to read from the files.
     """
 
     files: tuple[KeyedFile, ...]
@@ -434,7 +436,7 @@ class CombinedFile(KeyedFormat):
             yield key_group, found
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[CombinedFile]:
-        """Split the key groups evenly, into as many files as the one of the files with the most splits has splits."""
+        """Split the key groups evenly, into as many splits as the file that has the most splits if split alone."""
         groups = self._cut(key_groups)
         if not groups.number:
             return

@@ -287,7 +287,7 @@ def decode_keys(
 def decode_own(
     columns: ColumnCodec, batches: Sequence[RecordRows], indexes: Positions, *, lenient: bool = False
 ) -> Decoded:
-    """Decode map keys or timestamps, with the arguments of `decode_keys`."""
+    """Decode only the map keys, or the timestamps of timers; arguments as of `decode_keys`."""
     return _decode(
         columns, batches, indexes, lambda each: (each.records.data, each.own_starts, each.own_ends), lenient=lenient
     )

@@ -384,9 +384,10 @@ def _iter_records(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _masked_crc32c(data: bytes) -> int:
-    """Return the checksum of a record, taken from a chunk of framed snappy, which has the same.
+    """Return the masked CRC-32C of a record.
 
-    The compiled kernels would take longer.
+    The record is compressed only to get the checksum: a chunk of framed snappy has the same one. The compiled kernels
+    would take longer.
     """
     return int.from_bytes(memoryview(cramjam.snappy.compress(data))[_CHECKSUM : _CHECKSUM + 4], "little")
 

@@ -925,8 +925,8 @@ def find_blocks(table: Table, start: bytes, end: bytes | None) -> range:
     first = bisect_left(blocks, start, key=index.separator)
     if end is None:
         return blocks[first:]
-    # The last block is the one whose separator is the largest possible key below `end`, unless other versions of that
-    # key may be in the next block.
+    # If `end` is the separator of a block and a zero byte, so the next possible key after the separator, that block is
+    # the last one to read, unless the next block may have older versions of the separator's key.
     tail = b"\0" if index.has_user_keys else b""
     last = bisect_left(blocks, end, lo=first, key=lambda block: index.separator(block) + tail)
     return blocks[first : last + 1]

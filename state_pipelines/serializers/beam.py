@@ -111,7 +111,7 @@ def write_beam(writer: Writer, node: BeamSerializer) -> None:
 
 @register(LEGACY, UNVERSIONED, write=write_beam, java_objects=True)
 def read_beam(reader: Reader, head: Head) -> BeamSerializer:
-    """Read the Java-serialized serializer after its length; `LegacySnapshot` has versions around it."""
+    """Read the Java-serialized serializer after its length; in a `LegacySnapshot`, versions precede and follow it."""
     if head.snapshot_class == UNVERSIONED:
         head.expect(UNVERSIONED_VERSION)
         java = reader.bytes32()

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 
-"""Kinds of state that Python functions have."""
-
 PICKLED = "PICKLED_BYTE_ARRAY"
 BYTES = "BYTES"
 

@@ -91,7 +91,7 @@ def check_name(snapshot_class: str) -> None:
 
 
 def claim_serializer(serializer: str, snapshot_classes: tuple[str, ...]) -> None:
-    """Record the snapshot class of a serializer class; each belongs to only one of the other.
+    """Record the snapshot class of a serializer class; no two serializer classes share a snapshot class.
 
     Raises:
         UsageError: `snapshot_classes` has several names, the serializer has another snapshot class already, or the
@@ -234,12 +234,12 @@ def skip_word(reader: Reader, word: str) -> None:
 Parsed = TypeVar("Parsed")
 
 MAX_WORK = 8 << 20
-"""Bytes that all parses of one header may read until no further ends are tried; each parse counts as some more."""
+"""Bytes that all parses of one header may read before the search ends; a parse counts `_WORK_OF_PARSE` bytes more."""
 
 _WORK_OF_PARSE = 512
 
 MAX_UNKNOWN = 200
-"""Unknown bodies in one header up to which ends are looked for."""
+"""Maximum number of unknown bodies in one header; with more, their ends are not looked for."""
 
 NESTED, SERIALIZERS, STATES = "nested", "serializers", "states"
 """Lists in a header: nested snapshots, the serializers of a state, states."""

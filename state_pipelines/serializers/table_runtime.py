@@ -1064,9 +1064,9 @@ def _read(java: bytes) -> JavaContent:
 
 
 class _Interning:
-    """Makes objects from several Java streams share their classes, constants and signatures, for one stream of all.
+    """Makes objects from several Java streams share classes, constants and signatures, to write all into one stream.
 
-    Java writes such an object once; where the same object (by identity) occurs again, it writes a back reference.
+    Java writes a shared object once; where it occurs again (by identity), Java writes a back reference.
     """
 
     def __init__(self) -> None:

@@ -159,7 +159,7 @@ def write_cell(code, program, pc, columns, blocks, depth, out, limit):  # type: 
             out += 1
         return op.OK, pc + 1, depth, out
     if code == op.CELL_DECIMAL:
-        # Always 16 bytes, so that it can be updated in place.
+        # Flink always reserves 16 bytes for such a decimal, so that it can update the number in place.
         source = values + 16 * cursor
         size = wide_size(source)
         fill_zero(out, 16)

@@ -13,9 +13,9 @@ TEXT = 2  # column, nullable in band
 SIZED = 3  # column: i32 length, bytes
 CONST = 4  # -, length: that many bytes from the pool at argument 2
 FLAG = 5  # column, null flag, padding (-1: the rest of the span), target when null
-PRESENT = 6  # column, whether it may be null all the same: a struct that is there
+PRESENT = 6  # column, whether encoding accepts null: a struct or constant that is present
 JUMP = 7  # -, target
-NULL = 8  # column, whether encoding checks it: a value that is not there
+NULL = 8  # column, whether encoding refuses a value that is not null: an absent value
 LIST = 9  # column, smallest element, target after the list: i32 count
 NEXT = 10  # -, target of the first instruction of the element
 DELIMITED = 11  # column, delimiter (-1: none), target after the list
@@ -32,7 +32,7 @@ MARK = 21
 LENGTH = 22  # length of the bytes written since the mark, little-endian base 256
 CLASS = 23  # class column, number of the class: which class a struct has
 REST = 24  # column: the rest of the span
-POSITION = 25  # column: where the cursor is (decoding only)
+POSITION = 25  # column: the position of the cursor (decoding only)
 JAVA_TEXT = 26  # column: u16 length, modified UTF-8
 
 # Instructions for Avro (`avro_layout`) and other layouts that are read as a stream.
@@ -70,7 +70,7 @@ NO_DELIMITER = -1  # instead of the delimiter of DELIMITED and DELIMITED_NEXT
 
 ROLE_LIST = 0
 ROLE_KEYS = 1
-ROLE_VALUES = 2  # as many as there are keys; no list of their own
+ROLE_VALUES = 2  # values of a map: as many as its keys, so they have no list column
 
 # Indices in the state of a block (i64 each).
 BASE = 0  # address
@@ -106,13 +106,13 @@ FULL = 6  # a column (or the output) is too small: enlarge and run again
 TOO_DEEP = 7
 BAD_TEXT = 8
 BAD_CONSTANT = 9
-NULL_VALUE = 10  # encoding: null where the layout has no form for it
+NULL_VALUE = 10  # encoding: a null that the layout cannot store
 NOT_NULL = 11  # encoding: a value in a field that the object does not have
 BAD_SIZE = 12  # encoding: bytes of another length than the type has
 BAD_KIND = 13  # a row inside another one that is no insertion
 OVERLAP = 15  # variable-length data of a block together are longer than the block
 HALF_TEXT = 16
-TOO_LONG = 14  # encoding: text of more than 65,535 bytes, which `writeUTF` has no form for
+TOO_LONG = 14  # encoding: text of more than 65,535 bytes, which `writeUTF` cannot write
 
 MESSAGES = {
     TRUNCATED: "the bytes end before the value does",

@@ -210,7 +210,7 @@ def store_varint(target, value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="never")
 def encode_text(source, size, extra, target):  # type: ignore[no-untyped-def]
-    """Write UTF-8 as a Flink string (at most 5 + 3 * size bytes); return the end address, or -1."""
+    """Write UTF-8 as a Flink string (at most 5 + 3 * size bytes); return the end address, -1 if it is cut off."""
     units = 0
     ascii_only = True
     i = 0
@@ -267,7 +267,7 @@ def encode_text(source, size, extra, target):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="never")
 def encode_java_text(source, size, target):  # type: ignore[no-untyped-def]
-    """Convert UTF-8 to modified UTF-8 at `target` (at most 2 * size bytes); return the end address, or -1."""
+    """Convert UTF-8 to modified UTF-8 at `target` (at most 2 * size bytes); return its end, -1 if cut off."""
     i = 0
     while i < size:
         byte = load_u8(source + i)

@@ -202,7 +202,7 @@ def _read_units(reader: Reader, size: int) -> str:
 def write_string(
     writer: Writer, text: str | None, version: Version, *, short: bool = True, any_length: bool = False
 ) -> None:
-    """Write what `read_string` reads; `short` allows the marked ASCII form, `any_length` for long texts too."""
+    """Write what `read_string` reads; `short` allows marked ASCII, `any_length` allows it for long texts, too."""
     if text is None:
         writer.u8(0x80)
         return

@@ -128,7 +128,8 @@ class GraphReader:
         Args:
             name: class of the object.
             arguments: type arguments of the declared type.
-            nullable: an object of a class without references follows a null marker (with references, 0 is null).
+            nullable: the object may be null. Without references for its class, a null marker precedes the object; with
+                references, the number 0 is null.
             declared: the class follows from the declared type, so it is not stored.
         """
         reader, start = self.reader, self.reader.position

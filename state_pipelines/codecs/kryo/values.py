@@ -124,7 +124,7 @@ SCALARS: dict[str, Leaf] = {
     "float": _fixed("f"),
     "double": _fixed("d"),
 }
-"""Primitive types, their wrappers and elements of primitive arrays (int and long of arrays too are zig-zag)."""
+"""Primitive types, their wrappers and elements of primitive arrays (int and long are zig-zag in arrays, too)."""
 
 
 def _record(text: str) -> Leaf:
@@ -180,7 +180,7 @@ def _write_big_integer(writer: Writer, value: object, _: Version) -> None:
 
 def _read_big_decimal(reader: Reader, version: Version) -> Decimal:
     unscaled = _read_big_integer(reader, version)
-    # A Decimal is made from the int and not from its text, because Python limits the digits of that.
+    # The Decimal is made from the int, not from its text, because Python limits the digits of an int as text.
     sign, digits, _ = Decimal(unscaled).as_tuple()
     return Decimal((sign, digits, -classes.read_int(reader)))
 

@@ -80,7 +80,7 @@ METADATA_KEY_GROUP = -1
 _PLAIN, _COMPRESSED = 0, 1
 _VERSIONS = (6, 7)
 _TYPE_CODES = {BackendStateType.KEY_VALUE: 0, BackendStateType.PRIORITY_QUEUE: 3, BackendStateType.KEY_VALUE_V2: 10}
-# State id and type code.
+# Bytes of the fields after the default value: state id and type code.
 _TAIL = 3
 
 
@@ -123,8 +123,9 @@ class DataChange:
 
     Attributes:
         operation: what was done.
-        state_id: as the metadata change in front of it says.
-        payload: key and namespace (not for timers), then the operands; only layouts separate them.
+        state_id: the id that an earlier metadata change has given to the state.
+        payload: key and namespace, then the operands (of timers only the timers); without their layouts, the fields
+            cannot be separated.
     """
 
     operation: StateChangeOperation
@@ -213,7 +214,7 @@ def write_metadata_change(change: MetadataChange) -> bytes:
 
 
 def write_change_set(writer: Writer, changes: Iterable[LoggedChange]) -> None:
-    """Write one change set: groups ascend, so metadata comes first; inside a group the order is kept."""
+    """Write one change set by ascending key group, so metadata (key group -1) comes first; keep the order inside."""
     groups: dict[int, list[LoggedChange]] = {}
     for change in changes:
         groups.setdefault(change.key_group, []).append(change)
@@ -241,7 +242,7 @@ def is_compressed(flag: bytes, name: str) -> bool:
 def write_change_stream(
     change_sets: Sequence[Iterable[LoggedChange]], *, compressed: bool = False
 ) -> tuple[bytes, tuple[int, ...]]:
-    """A stream of change sets, and the position of each for the handle.
+    """Write a stream of change sets; return it with the position of each change set, which the handle names.
 
     Returns:
         (bytes of the file, positions in the uncompressed data after the first byte).
@@ -296,7 +297,7 @@ class ChangeData:
         stream: the stream.
         size: bytes of data.
         chunks: i64[c + 1, 2] start offset of each chunk in the file and in the data, then the end offsets of the
-            last one; None of a stream that is not compressed.
+            last one; None if the stream is not compressed.
         streams: reads the stream.
     """
 
@@ -331,7 +332,7 @@ class ChangeData:
 
 
 class Lookahead:
-    """Reads data mostly forward, some of it ahead, so that positions near each other take one read.
+    """Reader of positions in mostly ascending order; it reads ahead, so that positions near each other take one read.
 
     Args:
         read: returns the bytes from a start up to an end position.
@@ -355,7 +356,7 @@ class Lookahead:
         return self._held[start - self._start : max(start, stop) - self._start]
 
     def take_held(self, start: int) -> Bytes:
-        """u8, the buffered bytes from `start` on; reads if there are none, so that only the end gives no bytes."""
+        """u8, the buffered bytes from `start` on, read if there are none; empty only at the end of the data."""
         self.take(start, 1)
         return self._held[start - self._start :]
 
@@ -389,12 +390,12 @@ def open_change_data(stream: StateStream, streams: KeptStreams) -> ChangeData:
 GROUP, SET, START, END, COUNT = range(5)
 """Columns of groups: key group, number of the change set, first byte, end, number of changes."""
 
-# Operation and state id.
+# Bytes of the smallest change: operation and state id.
 _SMALLEST = 3
 
 
 def read_groups(ahead: Lookahead, data: ChangeData, offset: int) -> Iterator[Positions]:
-    """The groups of a change set, those of metadata too, in the order of the stream.
+    """Yield the groups of a change set (its changes of one key group, or its metadata) in the order of the stream.
 
     Args:
         ahead: reads `data`.
@@ -481,7 +482,7 @@ def find_groups(base, size, first, rows):  # type: ignore[no-untyped-def]
         base: address of the first group.
         size: bytes from there on.
         first: position of the first group.
-        rows: i64[g, 5], zeros; filled but for the change set.
+        rows: i64[g, 5], zeros; gets the groups, except for the column `SET`.
 
     Returns:
         (number of complete and valid groups, end of the last one).
@@ -573,7 +574,7 @@ class ChangeSet:
     Attributes:
         stream: stream that holds it.
         offset: position in the uncompressed data, without the first byte.
-        key_groups: its relevant key groups; after a change of parallelism it has others too.
+        key_groups: the key groups to replay; after a change of parallelism, the set has changes of others, too.
     """
 
     stream: StateStream
@@ -705,7 +706,7 @@ class ChangeLog:
         return Changes(data, starts, ends, key_groups_of, sets, starts - np.repeat(shifts, counts))
 
     def windows(self, key_groups: KeyGroupRange, size: int) -> Iterator[KeyGroupRange]:
-        """The key groups in ranges with changes of about `size` bytes."""
+        """Yield the key groups in ranges, each with about `size` bytes of changes."""
         start, held = key_groups.start, 0
         for key_group, bytes_there in zip(key_groups, self.sizes(key_groups).tolist(), strict=True):
             held += bytes_there
@@ -714,7 +715,7 @@ class ChangeLog:
                 start, held = key_group + 1, 0
 
     def _find(self, key_groups: KeyGroupRange) -> Positions:
-        """The rows of `_groups` of some key groups."""
+        """Return the rows of `_groups` that belong to some key groups."""
         first = np.searchsorted(self._groups[:, GROUP], key_groups.start, side="left")
         stop = np.searchsorted(self._groups[:, GROUP], key_groups.end, side="right")
         return self._groups[first:stop]
@@ -791,7 +792,7 @@ def open_change_log(
 
     Args:
         handles: in the order of replay.
-        key_groups: of the backend; changes of others do not count.
+        key_groups: of the backend; changes of other key groups are ignored.
         open_stream: opens the stream of a handle.
         files: of the snapshot; None where no other log shares them.
 
@@ -815,7 +816,7 @@ def open_change_log(
             sets += [
                 ChangeSet(stream, each.offset, wanted) for stream, each in zip(streams, handle.streams, strict=True)
             ]
-            # After a change of parallelism the handle says 0; then the files are the best guess.
+            # After a change of parallelism the size in the handle is 0; the files' size is the best estimate then.
             stored = sum(stream.size for stream in dict.fromkeys(streams))
             size += handle.size or stored
             if handle.size and streams:

@@ -76,7 +76,7 @@ SEARCH_WINDOW = 64 << 20
 """Bytes of changes that are tried at once."""
 
 COUNTED_KEYS = 100_000
-"""Distinct keys are counted up to about here, so that counting does not grow with the state."""
+"""Approximate number of distinct keys after which counting stops, so that its memory does not grow with the state."""
 
 _BASIC = (
     BasicKind.STRING,
@@ -100,7 +100,7 @@ _BASIC = (
 )
 """Basic types that are keys, the more frequent first: of types with the same bytes the first is taken.
 
-The hashes of all of them are known: that some type has the right width says little.
+Only types whose hashes are known, so that key groups can confirm them: that the width fits says little.
 """
 
 _TUPLE_FIELDS = (
@@ -114,16 +114,16 @@ _TUPLE_FIELDS = (
     BasicKind.CHAR,
 )
 _TUPLE_SIZES = (2, 3)
-"""Tuples that are tried; a Tuple1 has the bytes and the hash of its field, nothing can tell it from that."""
+"""Sizes of the tuples that are tried; a Tuple1 has the same bytes and the same hash as its field."""
 
 _SAMPLE = 500
 _SAMPLE_OF_STATE = 100
-"""So many changes, and of one state in one file, pick the tuples that are tried on everything."""
+"""Maximum number of sampled changes per state and file; only tuples that fit all samples are tried on all changes."""
 
 _SCALAR_ROWS = 1000
-"""So many payloads of a state are parsed where only the scalar codec can do it."""
+"""Maximum number of payloads of a state that are parsed if only the (slow) scalar codec can do it."""
 
-# Hashes prove a type where a wrong type would pass by chance with a probability of at most 2**-20.
+# Hashes prove a type if a wrong type would pass by chance with a probability of at most 2**-20.
 _PROOF_BITS = 20
 # Many tuples are tried: the same bound has to hold for all of them together.
 _TUPLE_PROOF_BITS = _PROOF_BITS + sum(len(_TUPLE_FIELDS) ** size for size in _TUPLE_SIZES).bit_length()
@@ -253,7 +253,7 @@ def _basics() -> list[tuple[Serializer, str]]:
 
 
 def _try_tuples(files: Sequence[ChangelogFile], max_parallelism: int) -> list[_Trial]:
-    """The tuples that the hashes prove."""
+    """Try tuples of basic types as key serializers; return the trials of those that the hashes prove."""
     sample = _take_sample(files)
     fields = [basic(kind) for kind in _TUPLE_FIELDS]
     trials = []
@@ -321,7 +321,7 @@ def _try_state(trial: _Trial, state: ChangedState, changes: Changes, context: Re
 
 
 def _measure_changes(state: ChangedState, changes: Changes, operation: int) -> pa.Array:
-    """The spans of the keys; where the payload can be parsed, it has to end with the change."""
+    """Return the spans of the keys of changes; a payload that can be parsed must end where its change ends."""
     payload = _payload(state, StateChangeOperation(operation))
     starts = changes.starts + HEAD
     if payload is None:
@@ -349,9 +349,9 @@ def _is_columnar(layout: lay.Layout) -> bool:
 
 
 def _payload(state: ChangedState, operation: StateChangeOperation) -> lay.Layout | None:
-    """Layout of an operation after key and namespace.
+    """Layout of the operands of an operation, which follow key and namespace.
 
-    None where the state has no such operation, or where nothing reads the keys of its map.
+    None if the state has no such operation, or if its map keys have no layout.
     """
     value, state_type = state.value, state.layout.state_type
     match operation:
@@ -402,7 +402,7 @@ def _check_hashes(trial: _Trial, keys: pa.Array, key_groups: npt.NDArray[np.int3
         trial.keys.update(hashlib.blake2b(key, digest_size=16).digest() for key in distinct.to_pylist())
     if not trial.hashed or not len(distinct):
         return
-    from state_pipelines.keyed.hashing import hash_codes  # many modules, for changelog state that lacks its keys' type
+    from state_pipelines.keyed.hashing import hash_codes  # many modules, needed only if the key type is unknown
 
     layout = derive_layout(trial.serializer, context.layouts)
     _, offsets, data = distinct.buffers()
@@ -515,7 +515,7 @@ class ChangelogFile(KeyedFormat):
         yield from _by_key_group(found)
 
     def split(self, size: int, key_groups: KeyGroupRange | None = None) -> Iterator[ChangelogFile]:
-        """Parts of about `size` bytes; how the bytes spread over the key groups is not looked up."""
+        """Split the file into files of about `size` bytes, as if all key groups were of the same size."""
         wanted = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         changed = self.log.size * len(wanted) // max(1, len(self.key_groups))
         count = sum(1 for base in self.bases for _ in base.split(size, wanted))
@@ -562,7 +562,7 @@ class ChangelogFile(KeyedFormat):
         return replace(self, key_serializer=key, states=states)
 
     def narrow_to_keys(self, keys: KeySeeks) -> ChangelogFile:
-        """The file with only wanted keys in its bases; the changes of other keys are replayed over what is left."""
+        """Return the file with only the wanted keys in its bases; the changes of all keys are still replayed."""
         return replace(self, bases=tuple(base.narrow_to_keys(keys) for base in self.bases))
 
     def find_states(self, changes: Changes) -> npt.NDArray[np.int64]:
@@ -663,7 +663,7 @@ def find_bases(handle: ChangelogStateBackendHandle) -> tuple[KeyedStateHandle, .
     for base in handle.materialized:
         files = base
         if isinstance(base, IncrementalRemoteKeyedStateHandle):
-            # These fields differ between checkpoints that name the same files (`rebound`).
+            # These fields may differ between handles that name the same files (`rebound` in Flink).
             files = replace(base, checkpoint_id=0, persisted_size=None, state_handle_id=None)
         found.setdefault(files, base)
     return tuple(found.values())

@@ -85,7 +85,7 @@ class ChangedState:
 
     @property
     def scope(self) -> tuple[tuple[str, lay.Layout], ...]:
-        """Bounds of key and namespace of changes, which store no lengths."""
+        """Layouts that find the bounds of key and namespace in changes, which store no lengths."""
         return tuple((name, lay.Span(each)) for name, each in self.bare[:2])
 
     @property
@@ -116,7 +116,7 @@ class ChangedState:
 def derive_replay_layout(
     info: StateMetaInfo, key_serializer: Serializer, max_parallelism: int, context: LayoutContext
 ) -> tuple[KeyedLayout, UnsupportedError | None]:
-    """Layouts by which the changes of a state are replayed; values that cannot be decoded are bytes.
+    """Derive the layouts by which the changes of a state are replayed; values that cannot be decoded stay bytes.
 
     Returns:
         (the layouts, why values are bytes or None).
@@ -238,7 +238,7 @@ def require_ends(state: ChangedState, changes: Changes, starts: npt.NDArray[np.i
 
 
 def measure(layout: lay.Layout, changes: Changes, start: npt.NDArray[np.int64] | int, state: ChangedState) -> pa.Array:
-    """Measure every change from `start` on: an offset in all changes, or for each change a position in the data."""
+    """Measure every change from `start` on: one offset in each change, or i64[n], a position in the data per change."""
     starts = changes.starts + start if isinstance(start, int) else start
     return Measure(layout).spans(changes.data, starts, changes.ends, offset=0, name=state.file)
 
@@ -255,7 +255,7 @@ def parents(lists: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def base_scopes(state: ChangedState, base: KeyedRecords) -> pa.Array:
-    """Key and namespace of the records of a map."""
+    """Bytes of key and namespace, without the map key, of the records of a map."""
     names = ("state_key", "state_namespace")
     fields = dict(state.layout.key.fields)
     layout = lay.Struct((*((name, lay.Span(fields[name])) for name in names), ("map_key", REST)))
@@ -264,7 +264,7 @@ def base_scopes(state: ChangedState, base: KeyedRecords) -> pa.Array:
 
 
 def keep(base: KeyedRecords | None, touched: pa.Array, keys: pa.Array | None = None) -> KeyedRecords | None:
-    """The records whose key (or its surrogate in `keys`) is not in `touched`."""
+    """Return the records whose key is not in `touched`; `keys` replaces their keys, for example by scopes."""
     if base is None:
         return None
     if keys is None:
@@ -279,7 +279,7 @@ def make_records(
     key_groups: npt.NDArray[np.int32],
     rows: npt.NDArray[np.int64],
 ) -> KeyedRecords:
-    """Records of some rows, those without a value left out."""
+    """Make records of some rows; rows whose value is null are left out."""
     rows = rows[values.take(pa.array(rows)).is_valid().to_numpy(zero_copy_only=False)]
     taken = pa.array(rows)
     columns = [flatten_bytes(array.take(taken)) for array in (keys, values)]
@@ -449,7 +449,7 @@ def replay(state: ChangedState, base: KeyedRecords | None, changes: Changes) -> 
 
     Args:
         state: the state.
-        base: its records before, of the same key groups; None when there are none.
+        base: its records before the changes, of the same key groups; None if there are none.
         changes: all of the state, at least one; in order.
 
     Raises:
@@ -563,7 +563,7 @@ def _replay_map(
 
 
 def _last_clears(scopes: pa.Array, rows: npt.NDArray[np.int64]) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """The scopes that were cleared, and the change that cleared each last."""
+    """Return the scopes (key and namespace) that were cleared, and the row of the last clear of each."""
     encoded = scopes.take(pa.array(rows)).dictionary_encode()
     clears = np.empty(len(encoded.dictionary), np.int64)
     clears[encoded.indices.to_numpy()] = rows
@@ -574,6 +574,6 @@ def _last(keys: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
     """(the last row of each key, ascending; the distinct keys)."""
     encoded = keys.dictionary_encode()
     last = np.empty(len(encoded.dictionary), np.int64)
-    # Of several assignments to one position the last one stays.
+    # NumPy assigns in order: if an index occurs several times, its last row stays.
     last[encoded.indices.to_numpy()] = np.arange(len(keys))
     return np.sort(last), encoded.dictionary

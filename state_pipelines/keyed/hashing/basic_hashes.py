@@ -81,7 +81,8 @@ def hash_numbers(offsets, data, codes):  # type: ignore[no-untyped-def]
         carry = 1 if negative else 0
         code = 0
         power = 1
-        # Words of the magnitude from the last to the first, each with 31 times the weight of the next one.
+        # As `BigInteger.hashCode` (`31 * code + word`), but from the last word of the magnitude to the first: the
+        # weight is multiplied by 31 with each step.
         position = offsets[row + 1]
         while position > start:
             word = 0
@@ -251,7 +252,7 @@ def without_nulls(codes: HashCodes, array: pa.Array) -> HashCodes:
 
 
 def conform_basic(kind: BasicKind, array: pa.Array) -> pa.Array:
-    """An array in the Arrow form of a basic type; ValueRangeError when a value does not fit it."""
+    """Convert an array to the Arrow type of a basic type; ValueRangeError if a value does not fit."""
     try:
         return conform(array, arrow_type(BASIC_LAYOUTS[kind]))
     except ValueRangeError as error:
@@ -331,7 +332,7 @@ def hash_strings(array: pa.Array) -> HashCodes:
 
 
 def hash_avro_strings(array: pa.Array, start: int) -> HashCodes:
-    """`Utf8.hashCode` of Avro: over the bytes, not the characters; `start` is that of an empty one."""
+    """`Utf8.hashCode` of Avro: over the bytes, not the characters; `start` is the hash of an empty string."""
     codes = np.full(len(array), start, np.int32)
     _, offsets, text = array.buffers()
     if offsets is not None and text is not None:
@@ -457,4 +458,4 @@ BASIC_HASHES: dict[BasicKind, Callable[[pa.Array], HashCodes]] = {
     BasicKind.LOCAL_DATE_TIME: _hash_local_date_times,
     BasicKind.TUPLE_0: lambda array: np.zeros(len(array), np.int32),
 }
-"""`hashCode` of each kind of `tree.Basic`, of arrays in its Arrow form; what null gives does not matter."""
+"""`hashCode` of each kind of `tree.Basic`, of arrays in its Arrow form; results for null are ignored."""

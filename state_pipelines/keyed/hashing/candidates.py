@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CHAIN, XOR_CHAIN, SUM, XOR, SCALA, SCALA_NAMED = range(6)
 
 MOST_ORDERS = 110_000
-"""So many orders of the fields are tried: all orders of all subsets of up to 8 fields (109,600)."""
+"""About how many orders of fields are tried at most: all orders of all subsets of up to 8 fields (109,600)."""
 _MOST_SUBSETS = 14
 _MOST_BOOLEANS = 3
 
@@ -57,11 +57,11 @@ class HashScheme:
     """A way to join the hashes of fields.
 
     Attributes:
-        pattern: name of its pattern in expressions; an operator or `_ALONE` where there is no pattern.
+        pattern: name of its pattern in expressions; if there is none, an operator, or `_ALONE` for a single field.
         mode: the computation in the kernel, `CHAIN` to `SCALA_NAMED`.
         start: first code of a chain.
         multiplier: of a chain.
-        common: whether it is likely enough to be tried for several classes at once.
+        common: tried even if the hashes of several classes are searched together.
     """
 
     pattern: str
@@ -124,7 +124,7 @@ SCHEMES = (
         for start, prime in product(_NETBEANS_STARTS, _NETBEANS_PRIMES)
     ),
 )
-"""The likely ones first: of those that cannot be distinguished the first is named."""
+"""Schemes to try, the likely ones first: of schemes that give the same hashes, the first is reported."""
 
 COMMON_SCHEMES = tuple(scheme for scheme in SCHEMES if scheme.common)
 """Schemes that are tried for several classes at once."""
@@ -134,7 +134,7 @@ ODD_SCHEMES = tuple(
     for pattern in ("commons", "chain")
     for start, multiplier in product(range(1, 100, 2), range(3, 100, 2))
 )
-"""Any pair of odd numbers, when nothing else fits."""
+"""Schemes with all pairs of small odd numbers as start and multiplier, tried if no other scheme fits."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Orders:
 
     Attributes:
         fields: i8[n, m], indices of the fields.
-        sizes: i8[n], how many of each row count.
+        sizes: i8[n], number of fields in each row of `fields`; the rest of the row is unused.
         complete: whether these are all orders of all subsets.
     """
 
@@ -156,7 +156,7 @@ class Orders:
         return len(self.sizes)
 
     def select(self, rows: npt.NDArray[np.bool_]) -> Orders:
-        """Return some of the candidates."""
+        """Return some of the orders."""
         return Orders(self.fields[rows], self.sizes[rows], self.complete)
 
 
@@ -198,12 +198,12 @@ def list_orders(fields: int, most: int = MOST_ORDERS) -> Orders:
 
 @dataclass(frozen=True)
 class Trial:
-    """A scheme and variant whose orders are tried together.
+    """A scheme, and a hash for each field; all orders of the fields are tried together.
 
     Attributes:
-        scheme: how fields are joined.
-        terms: one per field.
-        codes: i32[occurrences, fields, keys].
+        scheme: how the hashes of fields are joined.
+        terms: the hash of each field in an expression.
+        codes: i32[occurrences, fields, keys], hash codes of the fields.
     """
 
     scheme: HashScheme
@@ -229,7 +229,7 @@ class Trial:
 def list_trials(
     node: tree.Serializer, occurrences: Sequence[pa.Array], hasher: Hasher, schemes: Sequence[HashScheme] = SCHEMES
 ) -> Iterator[Trial]:
-    """Yield the schemes to try for a class, each with its variants; of those with equal hashes on these keys only one.
+    """Yield the trials for a class: all schemes with all variants, without those that would repeat an earlier trial.
 
     Args:
         node: serializer of the class.
@@ -328,7 +328,7 @@ def screen(
     *,
     misses: int = 0,
 ) -> list[tuple[int, int]]:
-    """The orders that give the key groups of all keys, or all but a few.
+    """Find the orders of fields whose hash gives the key groups of all keys, except for at most `misses` keys.
 
     The hash of a key is `offset + Σ scale * code` over the positions of the class in the key.
 
@@ -393,7 +393,7 @@ def _finish(code):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _join(fields, start, multiplier, mode, prefix, codes):  # type: ignore[no-untyped-def]
-    """The code of one object: `fields` in this order, of i32[fields] `codes`."""
+    """Return the hash code of one object from the `codes` of its fields, in the order of the indices `fields`."""
     code = np.int64(start)
     if mode >= 4:
         code = np.int64(0xCAFEBABE)
@@ -432,7 +432,7 @@ def join_orders(orders, sizes, start, multiplier, mode, prefix, codes, joined): 
 def screen_orders(  # type: ignore[no-untyped-def]
     orders, sizes, start, multiplier, mode, prefix, codes, offset, scales, key_groups, max_parallelism, misses, found
 ):
-    """The orders whose hashes give the key groups; as `screen`.
+    """Find the orders whose hashes give the key groups, as `screen` does.
 
     Args:
         orders: i8[n, fields].

@@ -87,9 +87,10 @@ PHYSICAL_TYPES = {
     "avro_bounded()": (True, 0),
     "avro_utf8()": (False, 1),
 }
-"""The hashes of releases, as expressions: whether one running code counts nine parts, and where strings begin.
+"""Hashes of records by Avro release: expression -> (bounded, hash of an empty string).
 
-The first is that of 1.12, the second that of old releases; the others are variants in between.
+A bounded hash goes on through nested records and arrays, and ends after nine fields and elements. The first entry is
+Avro 1.12, the second one old releases; the others are variants between them.
 """
 
 _COUNTER = 10
@@ -145,7 +146,7 @@ def hash_generic_record(node: tree.Avro, array: pa.Array) -> HashCodes:
 
 
 def hash_records(node: tree.Avro, array: pa.Array, physical_type: str) -> HashCodes:
-    """`hashCode` of records as a release computes it.
+    """`hashCode` of records as the Avro release that `physical_type` names computes it.
 
     Args:
         node: serializer of the records.
@@ -153,7 +154,7 @@ def hash_records(node: tree.Avro, array: pa.Array, physical_type: str) -> HashCo
         physical_type: one of `PHYSICAL_TYPES`.
 
     Raises:
-        UsageError: a part has no hash that is the same in every JVM.
+        UsageError: a nested value has no hash that is the same in every JVM.
     """
     schema = parse_avro_schema(node.schema_json)
     bounded, start = PHYSICAL_TYPES[physical_type]
@@ -179,7 +180,7 @@ def _kind(node: object) -> str:
 
 
 class _State:
-    """The running code and the count of fields of each record."""
+    """Hash code so far of each record, and the counter of fields that ends a bounded hash."""
 
     def __init__(self, rows: int) -> None:
         self.code = np.ones(rows, np.int32)
@@ -374,7 +375,7 @@ def is_hashed(class_name: str) -> bool:
 
 
 def hash_kryo(node: tree.Kryo, array: pa.Array) -> HashCodes:
-    """`hashCode` of values that Kryo wrote, in the Arrow form of their class; what null gives does not matter.
+    """`hashCode` of values that Kryo wrote, in the Arrow form of their class; results for null are ignored.
 
     Raises:
         UnsupportedError: the class is not one of the JDK that is known here.
@@ -505,7 +506,7 @@ NUMBER_HASHES: dict[BasicKind, Callable[[pa.Array], HashCodes]] = {
     BasicKind.DOUBLE: _hash_doubles,
     BasicKind.FLOAT: _hash_doubles,
 }
-"""`##` of the numbers whose `hashCode` is another."""
+"""Scala's `##` of the numbers for which it differs from `hashCode`."""
 
 MAX_LENGTH = 4000
 _MAX_DEPTH = 40

@@ -82,7 +82,7 @@ class HashFinding:
     """Findings of a search.
 
     Attributes:
-        key: the type of the keys, for people.
+        key: the type of the keys, as readable text.
         classes: user classes in the key whose hash had to be found; none when the hash of the key is known.
         keys: distinct keys that were tried.
         matched: keys in the key group that the hash gives; 0 when no hash was found.
@@ -91,7 +91,7 @@ class HashFinding:
         alternatives: other hashes that give the same code for every key tried.
         near: where no hash fits, the best ones, with the share of keys in the key group that the hash gives.
         complete: whether all orders of the fields were tried.
-        reason: why nothing is proven; empty when it is.
+        reason: why no hash is proven; empty if the hash is proven.
     """
 
     key: str
@@ -153,7 +153,7 @@ def is_proven(candidates: int, distinct: int, max_parallelism: int) -> bool:
 
 
 MOST_KEYS = 20_000
-"""So many distinct keys are tried."""
+"""Maximum number of distinct keys that are tried."""
 
 
 def gather_keys(
@@ -254,7 +254,7 @@ def find_class_hashes(
 
 @dataclass(frozen=True)
 class _Fit:
-    """Expressions that give the key groups of the screened keys."""
+    """`hashCode` expressions by class that give the sampled keys their stored key groups, except for `misses` keys."""
 
     expressions: dict[str, HashExpression]
     misses: int
@@ -383,7 +383,7 @@ class _Search:
         return Hasher(expressions={**self.known, **expressions}).hash(self.serializer, keys)
 
     def _count_codes(self, expressions: dict[str, HashExpression]) -> dict[str, int]:
-        """Distinct hash codes of the objects of each class."""
+        """Count the distinct hash codes of the objects of each class."""
         seen: dict[str, list[HashCodes]] = {name: [] for name in expressions}
         given = {**self.known, **expressions}
 
@@ -405,7 +405,7 @@ class _Search:
         return sorted(near.items(), key=lambda each: -each[1])[:_NEAR]
 
     def _try_all(self, misses: int) -> Iterator[_Fit]:
-        """Yield all candidates that give the key groups of the screened keys, with at most `misses` exceptions."""
+        """Yield all candidates that give the key groups of the sampled keys, with at most `misses` exceptions."""
         names = list(self.unknown)
         target = max(names, key=lambda name: (len(field_nodes(self.unknown[name])), names.index(name)))
         others = [name for name in names if name != target]
@@ -420,7 +420,7 @@ class _Search:
             yield from self._try_class(target, dict(zip(others, chosen, strict=True)), misses, COMMON_SCHEMES)
 
     def _list_likely(self, name: str) -> Iterator[HashExpression]:
-        """Yield candidates for another class than the one with the full search, likely ones first."""
+        """Yield likely candidates for a class other than the one for which all are tried, the most likely first."""
         node = self.unknown[name]
         if isinstance(node, tree.Avro):
             yield from map(parse_hash_expression, PHYSICAL_TYPES)
@@ -440,10 +440,11 @@ class _Search:
     def _probe(
         self, target: str, others: Mapping[str, HashExpression | None]
     ) -> tuple[list[pa.Array], HashCodes, HashCodes | None]:
-        """Locate objects of a class in the screened keys, and the contribution of their hash codes.
+        """Find the objects of a class in the sampled keys, and how the hash of a key depends on their hash codes.
 
         Returns:
-            (objects, offset i32[keys], scales i32[occurrences, keys], None unless keys are `offset + Σ scale * code`).
+            (objects, offset i32[keys], scales i32[occurrences, keys]). The scales are None unless the hash of a key is
+            `offset + Σ scale * code`.
         """
         calls: list[pa.Array] = []
         expressions = {**self.known, **{name: each for name, each in others.items() if each is not None}}
@@ -530,7 +531,7 @@ class _Search:
         if self.hopeless or not len(orders):
             return
         if trial.codes.shape[2] != rows:
-            # Objects inside lists, so that a key does not have exactly one: try one order after the other.
+            # Keys do not have exactly one object each, because they have lists of them: try one order after the other.
             self.candidates -= len(orders)
             texts = (trial.express(orders, row) for row in range(len(orders)))
             yield from self._try_slowly(target, others, misses, texts)

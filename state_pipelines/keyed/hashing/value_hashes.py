@@ -171,7 +171,7 @@ def hash_codes(
         serializer: of the values.
         array: the values, in the Arrow form of the serializer's layout (integers of another width are cast).
         pojo_hashes: by class name, the `hashCode` of POJO, Avro and Scala case classes.
-        expressions: by class name, the same as expressions.
+        expressions: by class name, the `hashCode` of other such classes, as expressions.
 
     Returns:
         i32[n].
@@ -186,7 +186,7 @@ def hash_codes(
 
 @dataclass(frozen=True)
 class Hasher:
-    """Walks a serializer tree beside an Arrow array.
+    """Computes hash codes of Arrow arrays by walking the tree of their serializer.
 
     Attributes:
         class_hashes: functions for user classes, by name; they precede `expressions`.
@@ -604,7 +604,7 @@ def make_key_hasher(
 def find_key_group(
     key_serializer: tree.Serializer, layouts: LayoutContext, key: Bytes, max_parallelism: int
 ) -> KeyGroupRange | None:
-    """Find the key group of a key, as a range; None where only user code knows its hash, or may have changed it.
+    """Return the key group of a key, as a range; None if no kernel hashes keys of this type (see `KeyHasher`).
 
     Args:
         key_serializer: of the key.

@@ -338,7 +338,7 @@ _FIELD_STEPS = {"Either": (".left", ".right"), "Timer": (".key", ".namespace"), 
 
 
 def compare_unlike(old: Serializer, new: Serializer) -> Compatibility:
-    """Compare two serializers of different families: incompatible unless their bytes are the same."""
+    """Compare two serializers of different classes: incompatible unless they write the same bytes."""
     if {old.snapshot_class, new.snapshot_class} == _SAME_DATA:
         return compare_nested(old, new)
     reason, remedy = _explain(old, new)
@@ -703,8 +703,8 @@ COMPARE_PLANS = (
     "Compare the plans of both queries (COMPILE PLAN, EXPLAIN): the operator must have the same columns and aggregates "
     "in the same order"
 )
-# Names of the state of views of aggregates, numbered in the order of the query (`AggsHandlerCodeGenerator`,
-# `DistinctAggCodeGen`).
+# Names of the states that hold data views (`MapView`, `ListView`) of aggregates; the numbers follow the order of the
+# aggregates in the query (`AggsHandlerCodeGenerator`, `DistinctAggCodeGen`).
 _VIEW = re.compile(r"distinctAcc_\d+|agg\d+\$\w+")
 _REMEDY = "Keep the query and its types, or migrate the state"
 
@@ -763,7 +763,7 @@ def find_exchangeable_columns(node: Serializer, path: str, *, compares_names: bo
 
 
 def find_exchangeable_views(states: Mapping[str, Serializer]) -> Iterator[SerializerDifference]:
-    """Yield views of an operator's aggregates that have one type, so that only the numbers in their names differ.
+    """Yield the data views of an operator's aggregates that have the same type, so only numbers in their names differ.
 
     Args:
         states: serializers of the values by state name.
