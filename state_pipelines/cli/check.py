@@ -262,7 +262,7 @@ def show_group(group: CheckGroup, console: Console) -> None:
 def describe_new(
     new: str | None, code: NewCode, old: JobDescription, release: tuple[int, int], opener: Opener, *, upgrade: bool
 ) -> JobDescription:
-    """Describe the new job: that of a snapshot or a description, or the old one with new code or on a newer Flink.
+    """Describe the new job: by a snapshot or description of it, or as the old one with new code or on a newer Flink.
 
     Args:
         new: a snapshot or a description; None for the old job.

@@ -257,7 +257,7 @@ class CommandGroup(click.Group):
                 from state_pipelines.cli.display import show_failed_proof
 
                 show_failed_proof(error.report, as_json=bool(ctx.meta.get("json")))
-            # Imported late, as above.
+            # Imported late, because only errors need it.
             from state_pipelines.snapshot.representation import escape_terminal
 
             click.echo(f"error: {escape_terminal(' '.join(str(error).split()))}", err=True)

@@ -355,7 +355,7 @@ class ClusterDemo:
     progress: Console
 
     def run(self) -> bool:
-        """Run the demo; return whether the upgrade succeeded, and the one to the broken program went back.
+        """Run the demo; return whether the upgrade succeeded, and the one to the broken program was rolled back.
 
         Raises:
             UsageError: there is no JDK, or Flink cannot be downloaded.

@@ -180,7 +180,7 @@ def shorten_classes(text: str) -> str:
 
 
 def plural(number: int, noun: str) -> str:
-    """`1 file`, `2 files`."""
+    """Return a number with its noun: `1 file`, `2 files`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 

@@ -130,7 +130,7 @@ class Opener:
         return snapshots
 
     def open_unchecked(self, path: str) -> Snapshot:
-        """Open a snapshot without this check, as one of many of which not all have what is declared."""
+        """Open a snapshot without checking the declared names, as one of many that need not all have them."""
         return open_snapshot(path, self.declarations, path_mapping=self.path_mapping, allow_roots=self.allow_roots)
 
 
@@ -246,7 +246,7 @@ class Excludes:
 
 @dataclass(frozen=True)
 class Needs:
-    """Rule: some options have no effect without one of some others.
+    """Rule: some options need at least one of some other options or arguments.
 
     Attributes:
         options: such as `--apply`.
@@ -411,7 +411,8 @@ def _parse(text: str, own: OptionField | None, inner: OptionField, syntax: str) 
     """Return subject, detail and value of the text of an option; the subject is empty if it applies to everything."""
     if not inner.value:
         return text, "", ""
-    # An option with an optional subject has a number as its value, without `=`; other values may have several.
+    # With an optional subject, the value is a number and has no `=`, so split at the last `=`. Other values may have
+    # some, so split at the first.
     subject, equals, value = text.rpartition("=") if own is not None else text.partition("=")
     if own is None and not (subject and equals and value):
         raise UsageError(f"{text!r} does not have the form {syntax}")
@@ -447,8 +448,8 @@ def _set(content: dict[str, Any], field: OptionField, value: object, subject: st
 
 
 def _open(content: dict[str, Any], name: str) -> dict[str, Any]:
-    """Replace the mapping under a name by a copy, and return that; an empty one if there is none or it is null."""
-    # A key in YAML may be a number. Several keys may share one mapping (aliases): the copy belongs to this one alone.
+    """Replace the mapping under a name by a copy, and return the copy; it is empty if there is no mapping."""
+    # A key in YAML may be a number. Several keys may share one mapping (aliases), so change a copy under this key only.
     key: Any = next(_find_keys(content, name), name)
     content[key] = inner = dict(content.get(key) or {})
     return inner

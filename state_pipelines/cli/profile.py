@@ -132,7 +132,7 @@ def _show_keys(title: str, keys: Sequence[HotKeyLoad], console: Console) -> None
 
 
 def draw_key_groups(loads: Sequence[int], width: int = WIDTH) -> str:
-    """Key groups as columns of up to `width` characters, each as high as the largest of its key groups.
+    """Draw key groups as columns of up to `width` characters, each as high as the largest of its key groups.
 
     A key group without state is a dot.
     """
@@ -168,7 +168,7 @@ _PROFILED_KEY = 40
 
 
 def parse_ttl(texts: Sequence[str]) -> dict[str, timedelta]:
-    """Times to live from texts `DURATION` (all states) or `STATE=DURATION`.
+    """Parse times to live from texts `DURATION` (all states) or `STATE=DURATION`.
 
     Raises:
         UsageError: a text is malformed, or two texts are for the same state.

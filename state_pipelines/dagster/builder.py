@@ -123,7 +123,7 @@ def build_failing_sensor(job: FlinkJob, name: str, error: StateError) -> dg.Sens
 
 
 def warn(job: FlinkJob, error: StateError) -> None:
-    """Log that a job is broken, when it is loaded."""
+    """Log the error of a broken job, when the job is loaded."""
     dg.get_dagster_logger().error("The Flink job %s cannot be loaded, and its assets show why: %s", job.name, error)
 
 

@@ -151,7 +151,7 @@ def _find_run(context: _Context) -> dg.DagsterRun | None:
 def _clear_inherited_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
     """Empty the error tags that a re-execution has inherited from the earlier run; Dagster cannot remove tags."""
     inherited = {name: "" for name in _TAGS if run.tags.get(name)}
-    # An error of this run itself stays.
+    # If a step of this run itself has failed, the tags describe its error, and stay.
     if PARENT_TAG in run.tags and inherited and not _has_failed_step(instance, run.run_id):
         instance.add_run_tags(run.run_id, inherited)
 

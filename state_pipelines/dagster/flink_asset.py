@@ -33,7 +33,7 @@ def specify_checks(
 
     Args:
         job: the Flink job.
-        asset: name of the asset, without the job.
+        asset: name of the asset, without the prefix of the job.
         descriptions: by name of the check.
         partitioned: whether they have one result per snapshot.
         blocking: whether assets downstream wait for them.
@@ -183,7 +183,7 @@ def flink_asset(
 
     Args:
         job: the Flink job.
-        name: name of the asset, without the job.
+        name: name of the asset, without the prefix of the job.
         step: tag for filters in the UI.
         kinds: technologies, shown as icons.
         deps: names of upstream assets of the same job.
@@ -226,7 +226,7 @@ def flink_asset(
             check_specs=specs,
             pool=_choose_pool(job, name, function, writes=writes, pool=pool),
             op_tags={PRIORITY_TAG: str(priority)} if priority else None,
-            # No backfill policy: by default each partition has its run, as needed here. With an explicit
+            # No backfill policy: by default each partition has its own run, as needed. With an explicit
             # `multi_run(1)`, Dagster 1.13 omits the tag `dagster/partition`, and splits the assets of a partition.
             # Without `can_subset`, Dagster requires a result of each check in each run.
             can_subset=bool(checks) and blocking,
@@ -251,9 +251,9 @@ def flink_sensor(
 
     Args:
         job: the Flink job.
-        name: name of the sensor, without the job.
+        name: name of the sensor, without the prefix of the job.
         interval: seconds between two ticks, unless the field `intervals` of the job says otherwise.
-        runs: name of the job whose runs it requests, without the Flink job.
+        runs: name of the Dagster job whose runs it requests, without the prefix of the Flink job.
         status: initial status; by default that of the field `sensors`.
         decorator: the decorator of Dagster.
         options: further arguments of the decorator.
@@ -279,8 +279,8 @@ def flink_schedule(
 
     Args:
         job: the Flink job.
-        name: name of the schedule, without the job.
-        runs: name of the job whose runs it requests, without the Flink job.
+        name: name of the schedule, without the prefix of the job.
+        runs: name of the Dagster job whose runs it requests, without the prefix of the Flink job.
         cron: cron expression, in UTC.
         is_running: whether its initial status is that of the field `sensors`; by default it is stopped.
     """
@@ -311,7 +311,7 @@ def _using_options_of(job: FlinkJob, function: Callable[..., Any]) -> Callable[.
 
 
 def _executing(job: FlinkJob, function: Callable[..., Iterator[object]]) -> Callable[..., Iterator[object]]:
-    """Run a step through the hook of the job's component."""
+    """Wrap the function of an asset, so that `execute` of the job's translator runs the step."""
 
     @functools.wraps(function)
     def generate(context: dg.AssetExecutionContext, *args: object, **others: object) -> Iterator[object]:
@@ -325,8 +325,8 @@ def _skipping_removed(
 ) -> Callable[..., Iterator[object]]:
     """Let a step succeed without an output where it fails because Flink has removed the checkpoint meanwhile.
 
-    Steps downstream are skipped. The event with the reason counts as a materialisation: automation would request a
-    missing partition again and again.
+    Steps downstream are skipped. An event with the reason counts as a materialisation: otherwise automation would
+    request the missing partition again and again.
     """
 
     @functools.wraps(function)

@@ -186,7 +186,7 @@ class FlinkJob(dg.Model):
     A list may also be one string, such as the value of an environment variable.
     """
 
-    # Without values in errors, which may be secrets.
+    # Hide the values in errors, because they may be secrets.
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=False, hide_input_in_errors=True)
 
     name: str = Field(

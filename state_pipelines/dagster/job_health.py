@@ -116,7 +116,7 @@ class Health:
 
     @property
     def checks(self) -> Sequence[HealthCheck]:
-        """Results of the limits of the job; without a report, one error instead of them: the job does not run."""
+        """Results of checking the limits of the job; without a report, a single error: the job does not run."""
         if self.report is not None:
             return self.report.checks
         error = self.error
@@ -189,7 +189,6 @@ def list_results(job: FlinkJob, health: Health) -> Iterator[dg.AssetCheckResult]
     for name in describe_checks(job):
         check = found.get(name)
         if check is None:
-            # The job takes no periodic checkpoints, or the cluster does not answer.
             why = "The cluster does not answer." if health.report is None else "The job takes no periodic checkpoints."
             yield dg.AssetCheckResult(
                 check_name=name, passed=False, severity=dg.AssetCheckSeverity.WARN, description=why
@@ -221,7 +220,7 @@ def observe_job(job: FlinkJob, health: Health) -> dg.AssetObservation:
 
 
 def describe_health(job: FlinkJob, health: Health) -> dict[str, Any]:
-    """Return the metadata of the asset."""
+    """Return the health of a job as metadata of the asset `job_health`."""
     report = health.report
     if report is None:
         return {"status": "no answer", "findings": list_texts(health.list_lines())}
@@ -250,7 +249,7 @@ def describe_health(job: FlinkJob, health: Health) -> dict[str, Any]:
 
 
 def _count(report: JobReport) -> dict[str, int | float]:
-    """Return numbers, which the UI plots over time."""
+    """Return the numbers of a report that the UI plots over time."""
     durations, load, newest = report.durations, report.load, report.newest
     total = report.total
     limit = next((each.expected for each in report.checks if each.name == STATE_HAS_ROOM), None)
@@ -336,7 +335,7 @@ def build_job_health_sensor(job: FlinkJob) -> dg.SensorDefinition:
             summary = "; ".join(health.list_lines()[:_JOB_HEALTH_SHOWN]) or "The job is well"
             if mark == stored.get("mark") and now.timestamp() - stored.get("at", 0) < HEARTBEAT:
                 return dg.SkipReason(f"As reported before: {summary}")
-            # Measured only when due, because it reads snapshots.
+            # Measure the growth of operators only if a report is due: this reads the metadata of two checkpoints.
             health = measure_health(job, now=now)
         except StateError as error:
             return dg.SkipReason(f"The job cannot be watched: {error}")

@@ -160,7 +160,7 @@ class Beginning:
     reached: dict[SnapshotKind, datetime | None] = field(default_factory=dict)
 
     def start(self, summaries: Iterable[SnapshotSummary]) -> None:
-        """Choose snapshots as far as this needs no snapshot to be opened.
+        """Choose without opening snapshots: per kind the newest with a partition, else with `since: now` the newest.
 
         Args:
             summaries: the readable snapshots, newest first.
@@ -186,7 +186,7 @@ class Beginning:
         return first is None or summary.modified is None or summary.modified <= first
 
     def is_open(self, summary: SnapshotSummary) -> bool:
-        """Return whether the snapshot of its kind is not chosen yet, so that newer ones must be decided first."""
+        """Return whether no snapshot of this kind is chosen yet, so that newer ones must be decided first."""
         return self.since != "all" and summary.kind not in self.reached and summary.key not in self.partitions
 
     def to_json(self) -> dict[str, str | None]:
@@ -310,7 +310,7 @@ class StreamSettings(dg.Model):
 
     @property
     def progress(self) -> str:
-        """Directory of what the query has read; outside of those that are searched for snapshots."""
+        """Directory of the progress of the query in its input, outside of the directories with snapshots."""
         return self._resolve("query")
 
     def _resolve(self, name: str) -> str:

@@ -185,7 +185,7 @@ class SavepointConfig(dg.Config):
 
 
 def make_savepoint_job(job: FlinkJob) -> SavepointJob:
-    """Return the job as its savepoints need it.
+    """Return the `SavepointJob` with which savepoints of a job are taken.
 
     Raises:
         UsageError: the job names no cluster.

@@ -91,12 +91,12 @@ def to_evaluation(result: dg.AssetCheckResult, asset: dg.AssetKey) -> dg.AssetCh
 
 
 def round_seconds(seconds: float) -> float:
-    """Round a duration for people: to hundredths of a second, of more than ten seconds to tenths."""
+    """Round a duration for people: to hundredths of a second, from ten seconds on to tenths."""
     return round(seconds, 1 if seconds >= _TEN_SECONDS else 2)
 
 
 def round_money(amount: float) -> float:
-    """Round an amount of money for people: to two decimals, or to two digits where that would be nothing."""
+    """Round an amount of money for people: to two decimals, or to two significant digits if it is below a cent."""
     if abs(amount) >= _CENT or not amount:
         return round(amount, 2)
     return float(f"{amount:.1e}")

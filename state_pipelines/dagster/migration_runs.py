@@ -72,7 +72,7 @@ class MigrationRuns:
 
     @cached_property
     def _version(self) -> str:
-        """The version of the revisions or of both queries, which are read only when it is needed."""
+        """Version of the revisions or of both queries; these files are read only when the version is needed."""
         return self._job.revisions.version if self._job.new_query is None else identify_queries(self._job)
 
     def explain_target(self, snapshot: Snapshot) -> str:
@@ -90,7 +90,7 @@ class MigrationRuns:
         return f"already at {self._job.revisions.name_target()}, nothing to do"
 
     def make_request(self, key: str, attempt: int) -> dg.RunRequest:
-        """Return the request of a run without tables, which automation writes later."""
+        """Return the request of a run that migrates, without the state tables, which automation writes later."""
         names = [snapshots.COMPATIBILITY_REPORT, savepoints.MIGRATED_SAVEPOINT]
         names += [] if self._job.new_query is None else [SQL_REPORT]
         assets = [self._job.key(each) for each in names]
@@ -99,8 +99,8 @@ class MigrationRuns:
     def decide(self, key: str) -> tuple[int | None, str]:
         """Return the number of the run to be requested for a snapshot, or None and the reason why there is none.
 
-        A materialisation by the same revisions counts, whoever has launched its run, and also after runs were deleted
-        or the code location was renamed.
+        A materialisation by the same revisions shows that the snapshot is migrated, whoever has launched its run, and
+        even if runs were deleted or the code location was renamed.
         """
         if migrated := self._describe_migrated(key):
             return None, migrated
@@ -178,7 +178,7 @@ class MigrationRuns:
         )
 
     def _describe(self, run: dg.DagsterRun) -> FailedRun | None:
-        """Return a failed run that needs a decision; None if it is not ours, not the newest, or needs no repetition."""
+        """Return a failed run to decide on; None if the sensor did not request it, or no repetition is needed."""
         key = run.tags.get(PARTITION_TAG)
         attempt = None if key is None else self._count(key, run)
         retries = self._job.watch.retries

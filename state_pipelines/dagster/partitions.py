@@ -58,7 +58,7 @@ def check_name(instance: dg.DagsterInstance, job: FlinkJob) -> None:
 
 
 def take_name(instance: dg.DagsterInstance, job: FlinkJob) -> None:
-    """Give the name of a job to this one, after its results were moved."""
+    """Give its name to a job whose results were moved, even if another entry has reserved the name."""
     while (owner := _find_owner(instance, job)) not in (None, _make_entry(job)):
         instance.delete_dynamic_partition(NAMES, str(owner))
     check_name(instance, job)

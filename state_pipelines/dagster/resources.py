@@ -192,7 +192,7 @@ class JobResource(dg.ResourceDefinition):
         )
 
     def get_required_resource_keys(self, resource_defs: Mapping[str, dg.ResourceDefinition]) -> set[str]:
-        """Return the key of the resource that replaces the job's own, out of those defined; empty if none does.
+        """Return the key of the defined resource that replaces the job's own; empty if none does.
 
         Dagster calls it when it loads definitions and when it initialises resources.
 
@@ -246,12 +246,12 @@ def using_resources_of(job: str) -> Callable[[_Function], _Function]:
 def with_arguments(
     function: Callable[..., Any], change: Callable[[dict[str, Any]], dict[str, Any]], names: Mapping[str, str | None]
 ) -> Callable[..., Any]:
-    """Return a function that calls another one, a generator or not, with changed keyword arguments.
+    """Return a function that calls `function`, a generator or not, with changed keyword arguments.
 
     Args:
-        function: the other one.
-        change: returns the arguments of the other function for those that are given.
-        names: new names of arguments by those of the other function; None for one that is not given.
+        function: the function that is called.
+        change: converts the given arguments to those of `function`.
+        names: new names of arguments, by their names in `function`; None for arguments that callers do not give.
     """
     changed: Callable[..., Any]
     if inspect.isgeneratorfunction(function):

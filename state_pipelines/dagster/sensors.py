@@ -294,7 +294,7 @@ class _Reports:
 
     def _report(self, run: dg.DagsterRun) -> None:
         """Post the message of a failed run, and log it at the first attempt; each webhook gets one message per run."""
-        # The run as it is now: the sensor of another Flink job may have reported it.
+        # The sensor of another Flink job with the same webhook may have reported the run already.
         mark = _digest(self._job.webhook)
         reported = run.tags.get(REPORTED_TAG, "").split()
         if mark in reported:
@@ -315,7 +315,7 @@ class _Reports:
         self.texts.append(text)
 
     def _keep(self, run: dg.DagsterRun, reason: str) -> None:
-        """Keep a message that was not accepted for the next tick, for a day."""
+        """Keep a message that the webhook did not accept, to send it again at the next ticks, for a day."""
         first = self.undelivered.setdefault(run.run_id, time.time())
         self.reason = reason
         if time.time() - first > _REPEATED_FOR:
@@ -368,7 +368,7 @@ def post(url: str, message: Mapping[str, object]) -> None:
 
 
 def _refused(reason: str) -> dg.Failure:
-    # Without the whole error, which may contain the URL.
+    # Do not quote the error of the request: it may contain the URL, which may be secret.
     return dg.Failure(reason)
 
 
@@ -565,7 +565,7 @@ class _SnapshotTick:
 
         Args:
             keys: partition keys of the snapshots that exist.
-            since: that of the tick before; None at the first tick.
+            since: time of the last failure that the tick before has looked at; None at the first tick.
         """
         last, failures = self.migrations.list_failures(since)
         for failure in failures:
@@ -578,7 +578,7 @@ class _SnapshotTick:
         return last
 
     def describe_savepoints(self) -> Sequence[dg.AssetMaterialization]:
-        """Return events for the new savepoints, the newest last, so that `flink_job` shows it; none for older ones."""
+        """Return events for the savepoints after the last reported one, oldest first: `flink_job` shows the newest."""
         if not self.savepoints:
             return []
         last = find_reported(share_instance(self.context), self.job)
@@ -717,7 +717,7 @@ class _RequestSensor(dg.SensorDefinition):
     """A sensor of jobs that need resources."""
 
     def with_updated_jobs(self, new_jobs: Sequence[Any]) -> dg.SensorDefinition:
-        """Return the sensor with jobs that have their resources, without the warning about an option of the copy."""
+        """Return a copy of the sensor whose jobs have their resources, without Dagster's warning of a beta option."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", dg.BetaWarning)
             return super().with_updated_jobs(new_jobs)
@@ -754,7 +754,8 @@ class _RequestTick:
                 with self._explaining(file):
                     self._report(file, *since)
         contents = self._read(self._order(pending))
-        # A file that was replaced has another mark than its content; the next tick reads it.
+        # If a file was replaced after it was listed, its mark may not belong to the content that was read: the next
+        # tick reads it again.
         current = set(list_requests(directory)) if contents else set()
         for file, content in contents:
             with self._explaining(file):
@@ -821,7 +822,7 @@ class _RequestTick:
             self._refuse(file, error)
             return
         key, passed_over = None, ""
-        # Snapshots in quarantine are not in the inventory.
+        # A snapshot that comes back from quarantine is not in the inventory, so it is not looked up.
         if request.snapshot is not None and request.operation is not Operation.RESTORE:
             key, passed_over = self._find(request.snapshot)
             self.keys.append(key)
@@ -842,7 +843,7 @@ class _RequestTick:
 
     def _find(self, name: str) -> tuple[str, str]:
         """Return the partition key of a snapshot, and which newer ones `latest` has passed over; once for each name."""
-        # A snapshot that does not exist may appear later.
+        # An error, also that a snapshot does not exist, is not stored: the file waits, and the next tick looks again.
         if isinstance(self._inventory, StateError):
             raise self._inventory
         if name not in self.found:
@@ -902,7 +903,7 @@ class _RequestTick:
         except StateError as error:
             self._explain(file, f"waits: {error}")
         except Exception as error:
-            # Any error concerns one file only.
+            # Catch all errors: each concerns one file only, and the other files must be evaluated.
             self.context.log.exception("A request cannot be evaluated")
             self._explain(file, f"waits: {type(error).__name__}, see the log of the tick")
 

@@ -118,7 +118,7 @@ class SnapshotsResource(dg.ConfigurableResource["SnapshotsResource"]):
 
     @_using_storage
     def audit(self, snapshot: Snapshot | str, *, whole: bool = False) -> AuditReport:
-        """Return whether a snapshot can be restored: from samples, or with `whole` from all of its state."""
+        """Audit whether a snapshot can be restored: by samples of its state, or with `whole` by all of it."""
         opened = self.open(snapshot) if isinstance(snapshot, str) else snapshot
         return audit_snapshot(opened, Depth.WHOLE if whole else Depth.SAMPLE)
 

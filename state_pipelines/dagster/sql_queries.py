@@ -126,7 +126,7 @@ def _digest_jar(path: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def _digest_version(path: str, size: int, modified: object) -> bytes:
-    """Return the digest of a file; one that has not changed is read once."""
+    """Return the digest of a file; a file that has not changed is read only once."""
     digest = hashlib.sha256()
     with open_file(resolve(path)) as file:
         while chunk := file.read(1 << 20):

@@ -54,7 +54,7 @@ REPORTS = "reports"
 
 
 def _ignore(text: str) -> None:
-    """Ignore a warning."""
+    """Ignore a warning; default of `warn` in `find_named`."""
 
 
 @dataclass(frozen=True)
@@ -283,7 +283,7 @@ RENEWAL = timedelta(minutes=2)
 """Age of a marker at which its owner writes it again."""
 
 LEASE = timedelta(minutes=6)
-"""Age of a marker from which another one may take it over."""
+"""Age of a marker from which another owner may take it over."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class Owner:
         instance: id of the Dagster instance.
         location: name of the code location.
         host: name of the machine or container.
-        pid: of the process of the code location.
+        pid: id of the process of the code location.
         seen: when the marker was written, in ISO format.
     """
 
@@ -354,7 +354,7 @@ def is_due(written: str | None, now: datetime) -> bool:
 
 
 def _read(marker: Location) -> Owner | None:
-    """Return the stored owner; None if there is none, or the file is none of ours."""
+    """Return the stored owner; None if there is no file, or it is not a marker."""
     try:
         found = Owner(**json.loads(read_file(marker)))
         datetime.fromisoformat(found.seen).astimezone()

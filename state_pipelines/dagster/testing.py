@@ -127,7 +127,7 @@ def build_test_job(
     by_name = {each.path.rpartition("/")[2]: each.key for each in inventory}
     keys = tuple(by_name[Path(each).name] for each in snapshots)
     if instance is None:
-        # In a directory that the caller removes: nobody disposes of the instance.
+        # Nobody disposes of the instance, so keep its files in a directory that the caller removes.
         artifacts = home / "dagster"
         artifacts.mkdir(exist_ok=True)
         instance = dg.DagsterInstance.ephemeral(tempdir=str(artifacts))
@@ -158,7 +158,7 @@ class RunResult:
 
     Attributes:
         success: whether every step succeeded.
-        metadata: metadata of each materialised asset, by its name without the job.
+        metadata: metadata of each materialised asset, by its name without the prefix of the job.
         checks: results of checks, in execution order.
         failures: messages of failed steps.
     """

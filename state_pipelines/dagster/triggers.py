@@ -48,7 +48,7 @@ def load_cursor(job: FlinkJob, sensor: str, context: dg.SensorEvaluationContext)
 
     Args:
         job: the Flink job.
-        sensor: name of the sensor, without the job.
+        sensor: name of the sensor, without the prefix of the job.
         context: of the tick.
 
     Raises:
@@ -73,7 +73,7 @@ def load_cursor(job: FlinkJob, sensor: str, context: dg.SensorEvaluationContext)
 
 
 def store_cursor(job: FlinkJob, sensor: str, context: dg.SensorEvaluationContext, content: dict[str, Any]) -> str:
-    """Return the cursor for a content, and write its file if it is long and has changed.
+    """Return the cursor for a content; write the content to a file if it is long and has changed.
 
     The file of the previous cursor is kept, because that cursor is valid until Dagster has stored the new one.
 
@@ -118,7 +118,7 @@ _SHARED: list[tuple[object, dg.DagsterInstance]] = []
 
 
 def share_instance(context: dg.SensorEvaluationContext) -> dg.DagsterInstance:
-    """Return the instance of a sensor, the same at each tick; in tests, without a reference, that of the context."""
+    """Return the instance of a sensor, opened once for all ticks; in tests, which have no reference, the context's."""
     reference = context.instance_ref
     if reference is None:
         return context.instance
@@ -143,7 +143,7 @@ _UNFINISHED = [
 def find_obstacle(instance: dg.DagsterInstance, job: FlinkJob) -> str:
     """Return why a periodic checkpoint cannot start now, or an empty text if it can.
 
-    As in Flink, it waits while a checkpoint is pending, and for the pause after the last one.
+    As in Flink, the checkpoint waits while another one is pending, and for the minimum pause after the last one.
     """
     assert job.stream is not None
     options = job.stream.parsed
@@ -300,7 +300,7 @@ def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
             return dg.SkipReason(f"The plan {fingerprint} is made again at {due:%Y-%m-%d %H:%M} UTC")
         config = {"fingerprint": fingerprint, "scheduled": True}
         return dg.RunRequest(
-            # A plan is applied once; the next night makes another one, also of the same fingerprint.
+            # The key has the run of the plan: each plan is applied once, even if two plans have the same fingerprint.
             run_key=f"{fingerprint}-{event.run_id}",
             run_config={"ops": {job.op(retention.APPLICATION_NAME): {"config": config}}},
         )

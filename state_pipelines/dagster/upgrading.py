@@ -121,8 +121,8 @@ def make_request(job: FlinkJob) -> UpgradeRequest:
 def identify_program(request: UpgradeRequest) -> str:
     """Return a digest of the new program: of its jar, its settings and the revisions.
 
-    The old program is left out: after an upgrade, the program that runs now is entered there, which must not request
-    another upgrade.
+    The old program does not count: after an upgrade, users enter the new program as the old one, and that must not
+    request another upgrade.
 
     Raises:
         StateError: a file cannot be read.

@@ -123,16 +123,16 @@ class FailedCheckpoint:
     """A failed checkpoint of a running job.
 
     Attributes:
-        id: its id; None of a savepoint or checkpoint that failed before it had one.
+        id: its id; None if it failed before it had one.
         is_savepoint: whether it was to be a savepoint.
-        failed: when; None where Flink does not say.
+        failed: time of the failure; None where Flink does not say.
         message: Flink's message.
         reason: name of Flink's failure reason; empty if the message names none.
         cause: usual cause of that reason.
         remedy: what to do about it.
         job_failure: root cause of the failure of the job that ended the checkpoint; empty if there is none.
-        acknowledged: number of subtasks that acknowledged.
-        subtasks: number of subtasks that had to acknowledge.
+        acknowledged: number of subtasks that acknowledged the checkpoint.
+        subtasks: number of subtasks that had to acknowledge it.
     """
 
     id: int | None

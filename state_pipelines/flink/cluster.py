@@ -78,7 +78,7 @@ class ClusterOverview:
         slots_available: free slots.
         task_managers: number of task managers.
         can_submit: whether jars may be uploaded and run (`web.submit.enable`; an application cluster takes none).
-        configuration: of the JobManager; Flink hides secrets itself, and so do we.
+        configuration: configuration of the JobManager; the values of secrets are hidden, by Flink and again here.
         sql_obstacle: why no plan or script of SQL can be started there; empty if one can.
         stop_directory: directory of the savepoints with which jobs are stopped, if requests cannot choose another one;
             else None.
@@ -208,7 +208,7 @@ class SavepointRequest:
         directory: where it is written; by default `execution.checkpointing.savepoint-dir` of the cluster.
         format: its format.
         stop: whether the job stops with it.
-        drain: whether windows and timers fire before the job stops; wrong for a job that continues from the savepoint.
+        drain: whether windows and timers fire before the job stops. Not for a job that continues from the savepoint.
         trigger_id: 32 hexadecimal digits; a second request with the same id takes no second savepoint.
     """
 
@@ -271,7 +271,7 @@ class Submission:
         arguments: program arguments.
         parallelism: of the job; by default that of the cluster.
         savepoint: snapshot that the job starts from, as the cluster sees it.
-        allow_non_restored_state: whether state of operators that are gone is dropped.
+        allow_non_restored_state: whether state of operators that the job does not have is dropped.
         claim_mode: ownership of the snapshot.
         job_id: 32 hexadecimal digits: a second submission with the same id starts no second job. Needed by a caller
             that may have to repeat the submission.
@@ -334,8 +334,8 @@ class CheckpointSubtask:
         start_delay_ms: time until the first barrier arrived.
         state_size: bytes of its state, also those that earlier checkpoints wrote.
         written_size: bytes that this checkpoint wrote.
-        is_unaligned: whether it overtook in-flight data.
-        is_aborted: whether the subtask gave it up.
+        is_unaligned: whether its barriers overtook in-flight data.
+        is_aborted: whether the subtask aborted the checkpoint.
     """
 
     index: int
@@ -386,7 +386,7 @@ class Checkpoint:
         status: its status.
         is_savepoint: whether it is a savepoint.
         kind: Flink's type, such as `CHECKPOINT`, `UNALIGNED_CHECKPOINT`, `SAVEPOINT`, `SYNC_SAVEPOINT`.
-        triggered: when.
+        triggered: time of the trigger.
         duration_ms: from the trigger to the last acknowledgement.
         state_size: bytes of its state, also those that earlier checkpoints wrote.
         written_size: bytes that it wrote.
@@ -394,9 +394,9 @@ class Checkpoint:
         persisted_data: bytes of in-flight data in it.
         subtasks: number of subtasks that have to acknowledge.
         acknowledged: number of subtasks that have acknowledged.
-        path: where it is, of a completed one; empty where Flink names no path.
-        failed: when it failed.
-        failure: Flink's message, of a failed one.
+        path: path of a completed one; empty where Flink names no path.
+        failed: time of the failure; None if it has not failed.
+        failure: Flink's message about the failure; empty if it has not failed.
         is_discarded: whether it was deleted again.
         tasks: its tasks; empty unless asked for.
     """
@@ -426,12 +426,12 @@ class CheckpointStatistics:
 
     Attributes:
         completed: number of completed checkpoints and savepoints.
-        failed: number of failed ones among them.
-        in_progress: number of pending ones.
+        failed: number of failed checkpoints and savepoints.
+        in_progress: number of pending checkpoints and savepoints.
         restored: number of restores.
         restored_path: snapshot that the job was last restored from; empty if it was not restored.
         restored_id: id of that snapshot.
-        history: the last ones (`web.checkpoints.history`), newest first.
+        history: the last checkpoints and savepoints (`web.checkpoints.history`), newest first.
         latest_completed: the last completed checkpoint, which may have left the history; savepoints do not count.
         latest_savepoint: the last completed savepoint, which may have left the history.
     """
@@ -538,7 +538,7 @@ class FlinkCluster(Protocol):
         ...
 
     def start(self, submission: Submission) -> str:
-        """Start a job; return its id. It runs once its status says so."""
+        """Start a job; return its id. The job may not run yet, see `read_status`."""
         ...
 
     def read_exceptions(self, job_id: str) -> tuple[JobFailure, ...]:

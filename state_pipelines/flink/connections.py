@@ -469,7 +469,7 @@ def read_description(path: str | Path) -> tuple[Any, bool]:
     """Read the description of a job, or that of a job of Dagster.
 
     Returns:
-        the parsed file, or its attributes if it describes a job of Dagster; and whether it does.
+        (the parsed file, or its `attributes` if it describes a job of Dagster; whether it describes one).
 
     Raises:
         UsageError: the file cannot be read, or is not YAML.

@@ -101,7 +101,7 @@ def _read_number(name: str, value: object) -> float:
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """Check of one limit: whether the job keeps it.
+    """Result of the check whether a job keeps a limit.
 
     Attributes:
         name: name of the check.
@@ -168,7 +168,7 @@ def describe_age(age: timedelta) -> str:
 
 
 def select_alike(done: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """Select the snapshots of the newest one's kind (checkpoint or savepoint), newest first: their sizes compare."""
+    """Select the snapshots of the kind of the newest (checkpoint or savepoint): only their sizes are comparable."""
     return [each for each in done if each.is_savepoint == done[0].is_savepoint] if done else []
 
 

@@ -369,7 +369,7 @@ class HttpClient:
                 )
 
     def _refusal(self, method: str, path: str, answer: Answer) -> ClusterError | NotFoundError:
-        """Make the error for an answer that reports one."""
+        """Make the exception for an answer that reports an error."""
         words = read_words(answer.content)
         reason = find_root_cause(words).rstrip(".") or f"HTTP {answer.status}"
         name = f"{self._what} at {self.endpoint}"
@@ -394,7 +394,7 @@ class HttpClient:
                 f"{name} refuses {method} {path} (HTTP {answer.status}): {reason}",
                 hint=_LEADERLESS if answer.status in _TRANSIENT else _FAILING if answer.status >= 500 else "",
                 transient=answer.status in _TRANSIENT,
-                # A gateway may have lost the answer of the cluster behind it.
+                # A gateway may have passed the request to the cluster, and lost the answer.
                 in_doubt=answer.status in (502, 504) and method != "GET",
             )
         error.details["flink"] = redact("\n".join(list_causes(words)))

@@ -173,7 +173,7 @@ class OperatorCluster:
         return trigger
 
     def _require_options(self, resource: Mapping[str, Any], request: SavepointRequest) -> None:
-        """Refuse a directory or format other than in the job's configuration, with which the operator suspends it."""
+        """Refuse a directory or format other than the configured one, which the operator uses to suspend a job."""
         options = _take(_take(resource, "spec"), "flinkConfiguration")
         directory = _find_savepoint_directory(options)
         if request.directory and request.directory.rstrip("/") != directory.rstrip("/"):
@@ -342,7 +342,7 @@ class OperatorCluster:
         """Read the resource; raise if its job has another id."""
         resource = self._read()
         chosen = _find_annotation(resource, JOB_ID)
-        # After another start, the resource describes the job of that start, and the previous job is not found any more.
+        # The resource describes only the job that was started last; earlier jobs are not found any more.
         if job_id.lower() != (chosen or self._find_own_id(resource).lower()):
             raise NotFoundError(
                 f"{self.endpoint} has no job {job_id}", hint="Look whether somebody else has changed the resource"

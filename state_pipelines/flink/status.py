@@ -61,11 +61,11 @@ SLOWEST = 5
 
 _FAILED_IN_A_ROW = 2
 _BUSY = 0.9
-# Messages of errors of state that does not fit the program (`StateMigrationException`,
+# Texts of Flink's errors for state that does not fit the program (`StateMigrationException`,
 # `Checkpoints.loadAndValidateCheckpoint`).
 _MISFITS = ("StateMigrationException", "serializer must", "There is no operator for the state")
-# Messages of errors if handles cannot be read, or files have other bytes (`StreamTaskStateInitializerImpl`,
-# `BackendRestorerProcedure`).
+# Texts of Flink's errors for state that cannot be read, such as missing or damaged files
+# (`StreamTaskStateInitializerImpl`, `BackendRestorerProcedure`).
 _RESTORES = ("Could not restore keyed state backend", "Could not restore operator state backend")
 
 
@@ -145,8 +145,8 @@ class FailureCount:
         number: how many of the failures that Flink lists have it.
         last: time of the last one.
         task: the task that failed last with it; empty where the job failed as a whole.
-        misfits: whether the state does not fit the program.
-        cannot_restore: whether the state could not be restored for another reason.
+        misfits: whether the cause is that the state does not fit the program.
+        cannot_restore: whether the cause is that the state could not be restored for another reason.
     """
 
     cause: str
@@ -163,13 +163,13 @@ class JobReport:
 
     Attributes:
         endpoint: address of the cluster.
-        measured: the time of the report.
+        measured: time of the report.
         job: the job.
         vertices: its tasks.
         load: its restarts, backpressure and lag; None where the cluster does not say.
         settings: settings of its checkpoints; None if it takes none, or they are not known.
         counts: number of checkpoints by status; empty if they are not known.
-        restored_path: snapshot that it was last restored from; empty if it was not restored.
+        restored_path: snapshot that the job was last restored from; empty if it was not restored.
         newest: the newest completed checkpoint or savepoint; None without one.
         durations: durations of its checkpoints.
         failed: failed checkpoints of the history, newest first.
@@ -245,16 +245,16 @@ def status(
         job: the description of a job with its `cluster`, the address of a REST endpoint, or a cluster.
         name: name or id of the job at the cluster; by default that of the description, or the only one that runs.
         operators: also compare the oldest and the newest checkpoint that are still there, operator by operator.
-        open: opens these two.
-        path_mapping: texts `FROM=TO`: where directories lie here that the cluster names otherwise; those of the
+        open: function that opens these two checkpoints.
+        path_mapping: texts `FROM=TO`: a directory as the cluster names it, and its path from here; those of the
             description count as well.
-        limits: beyond which the job is not well; by default `thresholds` of the description.
-        savepoint: when a savepoint was taken that the cluster may not know any more.
-        now: the moment, for ages; by default the current time.
+        limits: limits beyond which the job is not well; by default `thresholds` of the description.
+        savepoint: time of the newest known savepoint, which the cluster may not know any more.
+        now: time from which ages are counted; by default the current time.
 
     Raises:
         ClusterError: the cluster cannot be reached or refuses.
-        NotFoundError: it has no such job.
+        NotFoundError: the cluster has no such job.
         UsageError: the description names no cluster, or several jobs fit.
     """
     cluster, described = open_described(job) if isinstance(job, str) else (job, {})
@@ -273,7 +273,7 @@ def _list_mappings(described: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _find_revisions(job: str | FlinkCluster, described: Mapping[str, Any]) -> str:
-    """Return the directory of revisions of a job, as a command has to name it; empty without one."""
+    """Return the directory of revisions of a job, for use in a command line; empty without one."""
     revisions = described.get("migrations")
     if not isinstance(job, str) or not isinstance(revisions, str) or not revisions:
         return ""

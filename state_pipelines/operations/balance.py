@@ -347,7 +347,7 @@ _SHOWN_KEY = 60
 
 
 def refuse(parallelism: int, max_parallelism: int) -> str:
-    """Explain why Flink would refuse these numbers; return an empty text if it accepts them."""
+    """Explain why Flink refuses this parallelism with this max parallelism; return an empty text if it does not."""
     if parallelism <= max_parallelism:
         return ""
     return (
@@ -522,7 +522,7 @@ class _Found:
 
     @property
     def loads(self) -> KeyGroupLoads:
-        """Loads of all key groups, with all that was measured."""
+        """Loads of all key groups; records and keys are None if they were not counted."""
         if self.sizes is None:
             return KeyGroupLoads(self.raw.tolist())
         return _make_loads(
@@ -589,7 +589,7 @@ def _plan_move(operator: Operator, wish: _Wish) -> tuple[Move | None, str]:
     """Find out how to compute the key groups under the requested max parallelism.
 
     Returns:
-        (the move with a hasher; None if no hashes are needed or known; why they are not known, else empty).
+        (the move with a hasher, None if no hashes are needed or known; why the hashes are not known, else empty).
     """
     wanted = wish.max_parallelism
     if wanted is None or operator.max_parallelism % wanted == 0 or not operator.keyed_files:
@@ -610,7 +610,8 @@ def _judge(operator: Operator, blank: OperatorBalance, found: _Found, wish: _Wis
     p, m, sizes, loads = operator.parallelism, operator.max_parallelism, found.sizes, found.loads
     notes = _note(found)
     if refuse(p, m):
-        # With these numbers Flink's formula has no key-group ranges. `Balance.conflicts` reports that, too.
+        # The parallelism exceeds the max parallelism, so Flink's formula gives no key-group ranges. `Balance.conflicts`
+        # reports that, too.
         return replace(blank, measured=_find_method(found), notes=[*notes, refuse(p, m)])
     now = distribute(loads, p, m)
     most_bytes, most_records = ([], []) if sizes is None else _name_keys(operator, sizes, now)
@@ -685,7 +686,7 @@ def _move(operator: Operator, found: _Found, m: int) -> tuple[KeyGroupLoads | No
 
 
 def _fold(numbers: list[int] | None, m: int) -> list[int] | None:
-    """Add up numbers of old key groups to those of new ones, if the new max parallelism `m` divides the old one."""
+    """Add up numbers per old key group to numbers per new one; the new max parallelism `m` must divide the old one."""
     if numbers is None:
         return None
     folded: list[int] = np.array(numbers, np.int64).reshape(-1, m).sum(0).tolist()

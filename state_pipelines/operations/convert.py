@@ -148,7 +148,7 @@ class SubtaskConversion:
 
     @property
     def needs_ends(self) -> bool:
-        """Whether the ends of all entries must be computable: new files without lengths of entries are read back."""
+        """Whether the ends of all entries must be computable: if heap files, which store no lengths, are read back."""
         return self.format is Format.HEAP and self.verify
 
     def find_doubtful(self) -> list[tuple[int, EntryCodec]]:
@@ -219,7 +219,7 @@ class Removal:
         Raises:
             StateError: the storage refuses.
         """
-        # Files are deleted only if links do not lead them out of their root. The root here is the parent, because the
+        # `delete_files` refuses files that symbolic links lead out of the given root. Take the parent as the root: the
         # directory itself may have been replaced by a link since it was read.
         root = parent(self.directory)
         for files in ([self.metadata], self.files):
@@ -296,7 +296,7 @@ def _refuse_neighbour(snapshot: Snapshot, path: str, files: Collection[str]) -> 
         try:
             location = open_stream(reference.handle, other.location.directory, other.path_mapping).location
         except OutOfReachError:
-            # The files of this snapshot are within reach, so the file is not one of them.
+            # The snapshot at `path` may access all files of `snapshot`, so the refused file is none of these.
             continue
         if location is not None and _identify(location) in files:
             raise UsageError(
@@ -557,8 +557,8 @@ def _find_forst(operator: Operator) -> frozenset[int]:
 def _is_written(subtask: SubtaskState, source: KeyedFile, format: Format) -> bool:
     """Return whether the files of a subtask already have the new format, so that they can be copied."""
     if format is Format.CANONICAL and not isinstance(subtask.managed_keyed_state, KeyGroupsSavepointStateHandle):
-        # Flink before 1.13, and full checkpoints of RocksDB, write the format with another class of handle, which only
-        # one backend accepts. Rewrite them with the class that all backends accept.
+        # Flink before 1.13, and full checkpoints of RocksDB, write the canonical format with another class of handle,
+        # which only one backend accepts. Rewrite such files: the new handles are of the class that all backends accept.
         return False
     return source.format is _FILES[format]
 
@@ -566,7 +566,7 @@ def _is_written(subtask: SubtaskState, source: KeyedFile, format: Format) -> boo
 def _drop_raw_timers(
     metadata: CheckpointMetadata, operator: Operator, tasks: Sequence[SubtaskConversion]
 ) -> CheckpointMetadata:
-    """Remove raw keyed state from the metadata, if the tasks write its timers as managed state, or it has no timers.
+    """Remove raw keyed state from the metadata of subtasks whose tasks write its timers, if any, as managed state.
 
     Raw keyed state that is not timers, or whose timers cannot be read, stays.
 

@@ -118,7 +118,7 @@ def report_coordinator(data: bytes, chosen: str | None = None, splits: Iterable[
     Args:
         data: stored bytes of the state.
         chosen: connector that the user has declared; it decides if it fits.
-        splits: connectors of the operator's list states, which decide otherwise.
+        splits: connectors of the operator's list states, which narrow the choice otherwise.
     """
     state = read_coordinator(data)
     if state.enumerator is None:
@@ -503,7 +503,7 @@ class OperatorReport:
             empty.
         states: managed keyed state and timers, list, broadcast and raw state.
         node: node of a declared plan to which the operator belongs, as EXPLAIN shows it; empty without a plan.
-        rows: the rows that the node emits, by columns of tables; empty without a plan.
+        rows: content of the rows of the node, as an expression over tables; empty without a plan.
         error: why not all states could be read; empty if they could.
         damaged: state of the operator is damaged or missing; `error` has the reason.
         undetermined: the version of a format is not known; `error` has the reason.

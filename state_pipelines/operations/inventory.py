@@ -268,7 +268,7 @@ class SnapshotSummary:
 
 
 def summarise_entry(entry: SnapshotEntry, root: str) -> SnapshotSummary:
-    """Open a listed snapshot and summarise it, without its key. If it cannot be read, the summary has the reason.
+    """Open a listed snapshot and summarise it, without a partition key; if it cannot be read, with the reason.
 
     Args:
         entry: entry of the listing.
@@ -285,7 +285,7 @@ def summarise_entry(entry: SnapshotEntry, root: str) -> SnapshotSummary:
 
 
 def summarise_snapshot(snapshot: Snapshot, blank: SnapshotSummary) -> SnapshotSummary:
-    """Summarise an opened snapshot, without its key.
+    """Summarise an opened snapshot, without a partition key.
 
     Args:
         snapshot: the snapshot.
@@ -635,7 +635,7 @@ def update_inventory(
             is stored.
         register: directories of snapshots outside the roots, which are added to the inventory for good.
         partitions: partition keys that exist elsewhere (in Dagster). A new snapshot gets such a key if it fits.
-        skip: paths of directories that are not visited, in the spelling of the file systems of the roots.
+        skip: paths of directories that are not visited, as the file systems of the roots spell them.
         threads: number of `_metadata` files that are read concurrently.
         budget: seconds after which no more snapshots are opened; the others are `pending`.
 
@@ -679,8 +679,8 @@ def _load(store: Location | None) -> tuple[Inventory, bool, str]:
     """Load the stored inventory.
 
     Returns:
-        (the inventory, empty if there is none that can be used; whether that is so; why a stored one cannot be used, or
-        an empty text).
+        (the stored inventory, or an empty one if there is none that can be used; whether it is such an empty one; why a
+        stored inventory cannot be used, else empty).
     """
     if store is None:
         return Inventory(), True, ""

@@ -68,7 +68,7 @@ class FindKeys:
         return count_kernel_threads([self.file])
 
     def run(self) -> FoundKeys:
-        """Search the file. If records of some states cannot be found, the result has the reasons, and other states."""
+        """Search the file; for states that cannot be read, the result has the reasons in place of entries."""
         states = range(len(self.file.header.states))
         try:
             return FoundKeys(self._search(states))
@@ -96,7 +96,7 @@ class FindKeys:
         return found
 
     def _identify(self, data: bytes) -> int:
-        """Return the index of the searched key with which the key bytes of a record begin."""
+        """Return the index of the searched key that is the beginning of the key bytes of a record."""
         return next(index for key, index in self.keys.items() if data.startswith(key))
 
 

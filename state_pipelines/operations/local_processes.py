@@ -56,7 +56,7 @@ class Work(Protocol[Result]):
 def count_kernel_threads(files: Iterable[KeyedFile]) -> int:
     """Return `Work.threads` of a task that only finds the records of these files.
 
-    Compiled kernels release the interpreter lock; formats that Python code reads give one.
+    Compiled kernels release the interpreter lock. If Python code reads one of the files, the number is 1.
     """
     return KERNEL_THREADS if all(each.by_kernels for each in files) else 1
 
@@ -117,8 +117,8 @@ class Processes:
                 return _share(threads, tasks, report)
         pool = self._pool
         if pool is None:
-            # Starting the resource tracker unblocks the interrupt signal. So start it now, and not with the first
-            # process in `_hold_interrupts`, which would inherit the unblocked signal.
+            # Starting the resource tracker unblocks the interrupt signal. So start it now: otherwise the first process
+            # would start it in the block of `_hold_interrupts`, and would inherit the unblocked signal.
             resource_tracker.ensure_running()
             # Do not fork: threads of Arrow and of storage clients would not exist in the forked process.
             pool = ProcessPoolExecutor(

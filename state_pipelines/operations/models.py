@@ -69,7 +69,7 @@ class OperationModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _leave_out_nulls(cls, content: object) -> object:
-        """Leave out fields such as those that are null, which a name without a value is in YAML."""
+        """Leave out fields whose value is in `left_out`, such as null: in YAML, a name without a value is null."""
         if content is None:
             return {}
         if not isinstance(content, dict):
@@ -83,17 +83,17 @@ class OperationModel(BaseModel):
 
         Args:
             content: the values; None where the file is empty.
-            subject: what the values are, for messages.
-            context: what the validators of the model need.
+            subject: name of the values, for messages.
+            context: context for the validators of the model.
 
         Raises:
-            UsageError: they are not such a model; names the field.
+            UsageError: the values do not fit the model; the error names the field.
         """
         try:
             return cls.model_validate(content, context=context)
         except ValidationError as error:
             errors = error.errors(include_url=False)
-            # A field that is misspelled is unknown, and may also be missing.
+            # Report unknown fields first: if a required field is misspelled, it is also reported as missing.
             unknown = [each for each in errors if each["type"] == "extra_forbidden"]
             raise _explain((unknown or errors)[0], cls, subject) from None
 

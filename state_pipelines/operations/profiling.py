@@ -413,14 +413,14 @@ class StateProfile:
     """Profile of a state.
 
     Attributes:
-        name: of the state.
-        kind: as in `StateReport`.
+        name: name of the state.
+        kind: kind of the state, as in `StateReport`.
         key: serializer of the keys; None for operator state.
         namespace: serializer of the namespace; None for operator state and timers.
         value: serializer of the value; empty for raw state.
         entries: rows of keyed state (elements of a list, entries of a map, timers); None when it could not be read.
-        bytes: of keys and values without framing; None when they could not be measured.
-        keys: distinct keys; None for operator state, and when they could not be distinguished.
+        bytes: bytes of keys and values without framing; None when they could not be measured.
+        keys: number of distinct keys; None for operator state, and when they could not be distinguished.
         columns: profiles of the columns; empty for raw state.
         omitted: number of columns that are not profiled, because there are more than `MAX_COLUMNS`.
         ttl: ages of the entries; None for a state without TTL.
@@ -459,8 +459,8 @@ class OperatorProfile:
     """Profile of an operator.
 
     Attributes:
-        id: 32 hexadecimal digits.
-        uid: None when it is not known.
+        id: operator id, 32 hexadecimal digits.
+        uid: uid; None when it is not known.
         states: profiles of the states that could be found.
         balance: sizes over key groups and subtasks, and the largest keys; None without keyed state.
         errors: why not all states could be found.
@@ -483,11 +483,11 @@ class Profile:
     """Profile of a snapshot.
 
     Attributes:
-        path: of the snapshot.
-        fingerprint: of the snapshot.
+        path: path of the snapshot.
+        fingerprint: fingerprint of the snapshot.
         at: time from which ages are counted, ISO text.
-        operators: profiles of the operators that were asked for.
-        balance: of keyed state, see `measure_balance`.
+        operators: profiles of the requested operators.
+        balance: balance of the keyed state, see `measure_balance`.
         unused_ttl: names for which a TTL was declared and that match no state.
     """
 
@@ -694,7 +694,7 @@ def _read_alone(state: State, lives: Mapping[str, timedelta], now: datetime) -> 
         try:
             return _read(state, None, lives, now)
         except UnsupportedError:
-            # Timers have no values.
+            # Timers have no values: read the bytes of their keys instead.
             raw = ("key_bytes", "reason") if state.kind == StateKind.TIMER else _BYTES[1:]
             names = dict.fromkeys((*state.schema.names, *raw))
             return _read(state, TableOptions(columns=tuple(names)), lives, now)

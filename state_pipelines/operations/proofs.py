@@ -673,7 +673,7 @@ def decode_records(scan: RecordScan, state_id: int, records: KeyedRecords) -> li
         )
         rows = list(to_rows(KeyedTable(layout, options).make_batch(records, 0)))
     except StateError as error:
-        # A report of differences must not fail because of them: show bytes instead.
+        # A report of differences must not fail if a record cannot be decoded: show its bytes instead.
         rows = list(to_rows(KeyedTable(None, options, error.what).make_batch(records, 0)))
     return [_split_row(row) for row in rows]
 

@@ -237,7 +237,7 @@ class RequestFile:
         return isinstance(content, dict) and content.get("mark") == self.mark
 
     def _check_name(self) -> None:
-        # The name is in the tags of the run, which databases store as UTF-8.
+        # The name becomes a tag of the run, and databases store tags as UTF-8.
         if not self.name.isprintable():
             raise UsageError(f"the name {self.name!a} has characters that cannot be printed", hint="Rename it")
         size = len(self.name.encode())
@@ -342,7 +342,7 @@ def _check_text(name: str, value: object, hint: str = "") -> None:
 
 
 def _check_secrets(name: str, value: object) -> None:
-    # The paths are in the configuration of the run, which Dagster keeps and shows to everybody.
+    # Dagster stores the paths in the configuration of the run, and shows them to everybody.
     for text in _list_texts(value):
         if redact_path(text) != text:
             raise UsageError(

@@ -85,7 +85,7 @@ class SqlCheckReport:
         return operator is not None and _is_uid(self.binding.labels.get(operator.uid), operator.uid)
 
     def _list_exchanged(self) -> Iterator[str]:
-        """Describe new operators that would restore the state of a different old operator, as it had the same uid."""
+        """Describe new operators that would restore the state of a different old operator, which has the same uid."""
         old = {each.old.uid: each.old for each in self.comparison.operators if each.old is not None}
         for each in self.comparison.operators:
             before = None if each.new is None else old.get(each.new.uid)
@@ -382,7 +382,7 @@ def _check_without_plan(new: Plan, snapshot: Snapshot, notes: tuple[str, ...]) -
     return SqlCheckReport(PlanComparison(tuple(operators), (), ()), binding, (*notes, hint))
 
 
-# Verdicts as text.
+# The report as text: verdicts, rows and remarks.
 
 
 def describe_verdict(report: SqlCheckReport) -> str:
@@ -460,7 +460,7 @@ def _explain_column(column: ColumnVerdict) -> str:
 
 
 def list_remarks(report: SqlCheckReport) -> list[str]:
-    """Return sentences for people beside the verdicts: on ties, sinks and offsets, and on what to do next."""
+    """Return remarks that the verdicts do not say: on ties, sinks and offsets, and on what to do next."""
     found = [f"tie: {each.describe()}; name pairs with --match OLD=NEW" for each in report.comparison.ties]
     found += [f"the savepoint has state of {each}, which the old query does not say" for each in report.binding.unknown]
     found += report.binding.misfits

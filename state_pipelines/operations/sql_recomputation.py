@@ -319,13 +319,13 @@ def _expect_rows(
         )
         user_key, numbers = record.user_key, record.numbers
         if after.key:
-            # If the old layout has no row as the key of a map, the key is computed from the row.
+            # The new user key is computed from the old one if that is a row, else from the old row.
             fields = record.user_key if before.key else record.rows[0]
             user_key = tuple(_derive(each, fields, ()) for each in keys)
         elif before.key:
             user_key = None
         if after.content == _MARKED:
-            # A rank numbers the rows of a sort key from one. A layout without numbers has one row, which gets a one.
+            # If the old layout has no numbers, its only row gets 1: ranks count the rows of a sort key from 1.
             numbers = numbers or (1,)
         elif after.content in (_ROW, _LIST):
             numbers = ()
@@ -335,7 +335,7 @@ def _expect_rows(
             numbers = numbers[: 1 if state.new.plain_template == _COUNTED else 2]
         entry = (*record.key, user_key)
         if entry in expected and after.content == _NUMBERS:
-            # Rows that have become equal share an entry: their counts are added, their matches are the same.
+            # Old rows that give equal new rows share an entry: counts are added, numbers of matches are the same.
             numbers = (expected[entry][1][0] + numbers[0], *numbers[1:])
         expected[entry] = (values if after.content != _NUMBERS else (), numbers)
     return expected
@@ -390,7 +390,7 @@ _INPUT, _LAST_TIME = "inputState", "lastTriggeringTsState"
 def _read_windows(
     olds: Mapping[str, KeyedState], groups: KeyGroupRange, last: int | None
 ) -> Mapping[_Row, list[tuple[int, _Row]]]:
-    """Return the windows of an OVER aggregate: by key, (time, row) sorted by time; the `last` ones, or all if None."""
+    """Return the windows of an OVER aggregate: by key, (time, row) by time; the newest `last`, or all if it is None."""
     times: dict[_Row, int] | None = None
     if _LAST_TIME in olds:
         times = {_find_key(row): row["value"] for row in _scan(olds[_LAST_TIME], groups)}
@@ -448,7 +448,7 @@ def _list_calls(planned: PlannedOperator | None, view: str) -> tuple[str, ...]:
 
 
 def _read_view(stored: KeyedState, groups: KeyGroupRange, calls: Sequence[str]) -> Mapping[_Row, list[Any]]:
-    """Return by key the distinct values in a view of a DISTINCT aggregate that a call without FILTER has seen."""
+    """Return, by key, the values in the `MapView` of a DISTINCT aggregate that a call without FILTER has seen."""
     bit = next((index for index, each in enumerate(calls) if is_unfiltered(each)), 0)
     found: dict[_Row, list[Any]] = {}
     for row in _scan(stored, groups):
@@ -484,7 +484,7 @@ def _derive(column: ColumnVerdict, fields: _Row, values: Sequence[Any]) -> Any:
     return first
 
 
-# Values that do not fit.
+# Search for the value that made a migration fail, because it does not fit its new column.
 
 MOST_SEARCHED = 1_000_000
 """Rows of a state after which no further value is searched for."""
@@ -554,7 +554,7 @@ def _fits(value: Any, of: LogicalType) -> bool:
     return True
 
 
-# Templates.
+# Comparison of a migrated savepoint with its template.
 
 
 def compare_with_template(result: Snapshot, template: Snapshot) -> tuple[ProofCheck, ...]:

@@ -151,9 +151,9 @@ class ReadableRows:
     the last batch. To use the rows in spite of errors, read `batches` and then look at `errors`.
 
     Attributes:
-        schema: of the batches.
-        batches: the rows; of a damaged file those before the damage.
-        errors: why rows are missing; complete after the last batch.
+        schema: schema of the batches.
+        batches: the rows; of a damaged file, the rows before the damage.
+        errors: why rows are missing; complete only after the last batch.
     """
 
     schema: pa.Schema
@@ -292,7 +292,7 @@ def _read_each(
 def _list_files(
     state: State, options: TableOptions, key_groups: KeyGroupRange | None
 ) -> Iterable[Iterator[pa.RecordBatch]]:
-    """Rows of a state, one iterator per file."""
+    """Return the rows of a state: an iterator of batches for each file."""
     match state:
         case KeyedState():
             table = state.make_table(options)

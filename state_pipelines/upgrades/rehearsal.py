@@ -46,7 +46,7 @@ class RehearsalReport:
         state_size: bytes of its state; None where the cluster does not say.
         savepoint_seconds: duration of the savepoint.
         change_seconds: wall time of each operation with its proof.
-        start_seconds: seconds until the new program ran on the cluster of rehearsals; None without one.
+        start_seconds: seconds until the new program ran on the cluster of rehearsals; None without such a cluster.
         down_time: predicted for an upgrade; None if it would be refused.
         finished: ISO time.
     """
@@ -120,11 +120,11 @@ def rehearse(
 
     Args:
         job: the job, or the path of its `JOB.yaml`.
-        clusters: of the old and of the new program; by default those that the job names.
-        spare: a cluster on which the new program is restored from the result, with the arguments of rehearsals, and
-            cancelled once it has completed a checkpoint; by default that of `upgrade.rehearsal`, if there is one.
+        clusters: clusters of the old and of the new program; by default those that the job names.
+        spare: a cluster on which the new program is restored from the result, with the arguments of rehearsals; it is
+            cancelled once it has completed a checkpoint. By default the cluster of `upgrade.rehearsal`, if any.
         sleep: waits between two polls.
-        clock: seconds that only grow.
+        clock: monotonic clock, in seconds.
         report: gets a line for each step.
 
     Raises:

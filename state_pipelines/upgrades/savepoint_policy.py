@@ -76,7 +76,7 @@ class SavepointFailedError(ClusterError):
 
 
 class Period(StrEnum):
-    """Time in which a policy wants one savepoint; it begins at a full hour, day, week or month in UTC."""
+    """Period in which a policy wants one savepoint: an hour, day, week or month in UTC."""
 
     HOURLY = "hourly"
     DAILY = "daily"
@@ -149,13 +149,13 @@ class SavepointJob:
     """A running job of which savepoints are taken.
 
     Attributes:
-        name: of the job here.
-        cluster: where it runs.
+        name: name of the job in its description.
+        cluster: cluster that runs the job.
         job: name or id of the job at the cluster.
         results: directory of results, for the records.
         policy: policy of its savepoints.
         roots: directories of retention.
-        path_mapping: texts `FROM=TO`.
+        path_mapping: texts `FROM=TO`: a directory as the cluster names it, and its path from here.
     """
 
     name: str
@@ -201,7 +201,7 @@ def open_savepoint_job(path: str, path_mapping: tuple[str, ...] = ()) -> Savepoi
 
 
 def choose_policy(savepoints: object, upgrade: object) -> SavepointPolicy:
-    """Return the policy of the entry `savepoints`; without a directory, it gets the one of the entry `upgrade`.
+    """Return the policy of the entry `savepoints`; if it has no directory, take that of the entry `upgrade`.
 
     Raises:
         UsageError: the entry is no policy.
@@ -221,7 +221,7 @@ class TakenStatus(StrEnum):
 
 @dataclass(frozen=True)
 class TakenSavepoint:
-    """A savepoint that was asked for, as its record has it.
+    """Record of a savepoint that was asked for.
 
     Attributes:
         format: its format.
@@ -231,10 +231,10 @@ class TakenSavepoint:
         trigger: id of the trigger.
         requested: ISO time of the request.
         status: progress.
-        path: where it is, as the cluster names it; empty until it is completed.
+        path: path of the savepoint, as the cluster names it; empty until the savepoint is completed.
         failure: Flink's message if the savepoint failed.
         reason: name of Flink's failure reason in this message; empty if there is none.
-        remedy: what users can do about this reason.
+        remedy: what to do about the failure; empty if the savepoint has not failed.
         pinned: URL of the root (directory of retention) in which it is pinned; empty if it is not pinned.
     """
 
@@ -253,7 +253,7 @@ class TakenSavepoint:
 
     @property
     def key(self) -> str:
-        """Name of its record."""
+        """Name of the record of the savepoint."""
         return f"{self.format.lower()}-{self.period}-{self.attempt}"
 
     @property
@@ -328,8 +328,8 @@ def find_newest_savepoint(records: Sequence[TakenSavepoint]) -> datetime | None:
 def find_recorded_savepoint(path: str) -> datetime | None:
     """Return the time of the newest savepoint in the records of a job; None without one.
 
-    None also if `path` is the address of a cluster, or if the job does not limit the age of savepoints: reading the
-    records would then be useless requests to the storage.
+    Also return None, without reading the records, if `path` is the address of a cluster, or if the job does not limit
+    the age of savepoints.
 
     Raises:
         UsageError: the file is no description of a job with a cluster.
@@ -362,14 +362,14 @@ def savepoint(
     Args:
         job: the job, or the path of its `JOB.yaml`.
         format: `canonical` or `native`.
-        due: take those of the policy that are not there yet, in their formats; each is pinned.
-        path_mapping: `FROM=TO`: where directories lie here that the cluster names otherwise.
+        due: take the savepoints that the policy wants and that are not there yet, in their formats; each is pinned.
+        path_mapping: texts `FROM=TO`: a directory as the cluster names it, and its path from here.
         report: gets a line for each step.
 
     Raises:
-        SavepointFailedError: one failed, for Flink's reason.
+        SavepointFailedError: Flink could not take a savepoint; the error has Flink's reason.
         ClusterError: the cluster cannot be reached, or the job does not run.
-        UsageError: the job is not described completely, or another process takes one, or upgrades the job.
+        UsageError: the job is not described completely, or another process takes a savepoint or upgrades it.
         StateError: the records cannot be read or written.
     """
     described = open_savepoint_job(job, path_mapping) if isinstance(job, str) else job
@@ -389,9 +389,9 @@ def take_due_savepoints(
     """Take the savepoints that the policy of a job wants and that are not there yet, one after the other.
 
     Raises:
-        SavepointFailedError: one failed, for Flink's reason.
+        SavepointFailedError: Flink could not take a savepoint; the error has Flink's reason.
         ClusterError: the cluster cannot be reached, or the job does not run.
-        UsageError: another process takes one, or upgrades the job.
+        UsageError: another process takes a savepoint of the job, or upgrades it.
         StateError: the records cannot be read or written.
     """
     moment = now or datetime.now(UTC)
@@ -421,13 +421,13 @@ def take_savepoint(
             another one.
         now: the time; by default that of this machine.
         sleep: waits between two polls.
-        clock: seconds that never decrease.
+        clock: monotonic clock, in seconds.
         report: gets a line for each step.
 
     Raises:
-        SavepointFailedError: it failed, for Flink's reason.
+        SavepointFailedError: Flink could not take it; the error has Flink's reason.
         ClusterError: the cluster cannot be reached, or the job does not run.
-        UsageError: another process takes one, or upgrades the job.
+        UsageError: another process takes a savepoint of the job, or upgrades it.
         StateError: the records cannot be read or written.
     """
     moment = now or datetime.now(UTC)
@@ -543,7 +543,7 @@ class _Taking:
         taken = replace(taken, status=TakenStatus.COMPLETED, path=progress.path)
         self.report(f"savepoint {taken.path}")
         if rule is not None:
-            # Pin before writing the record: if this process is killed in between, the next one polls and pins again.
+            # Pin before writing the record: if this process is killed in between, the next one will poll and pin again.
             taken = replace(taken, pinned=self._pin(taken))
         self.records.write(taken)
         if rule is not None:
@@ -589,7 +589,7 @@ class _Taking:
             if root is not None:
                 unpin_snapshot(root, str(snapshot))
         except UsageError:
-            # Somebody has removed the pin, or the savepoint.
+            # Nothing to do: somebody has removed the pin, or the savepoint.
             return
         except StateError as error:
             self.report(f"note: {taken.path} could not be unpinned: {error}")

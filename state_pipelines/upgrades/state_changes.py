@@ -71,11 +71,11 @@ class StateChange:
         needs: results of the check that the policy of the job has to accept; with `compatible` alone, the state
             restores as it is.
         revisions: the revisions to apply, such as `upgrade 0001`, in order.
-        max_parallelism: to which the state is rescaled; None if it is not.
+        max_parallelism: max parallelism to which the state is rescaled; None if it is not rescaled.
         is_converted: whether the state is written in the canonical format.
         verdict: verdict on the state as the new program gets it.
         reasons: why the new program cannot restore the state, why that is not known, or what is lost.
-        notes: of the check.
+        notes: notes of the check.
         obstacle: why the change cannot be carried out although the state may fit; empty without one.
         is_compiled: whether the job of the snapshot was started from the compiled plan of the old query, whose uids its
             operators have, and not from the text of its script.
@@ -214,7 +214,7 @@ def _make_change(
     # A migration and a rescaling write the canonical format, too.
     is_converted = _needs_conversion(request, snapshot) and max_parallelism is None and not revisions
     if is_converted:
-        # Planning a conversion raises an error for state that cannot be converted, before the job is stopped.
+        # Plan the conversion now: it raises an error for state that cannot be converted, before the job is stopped.
         plan_conversion(snapshot, join(resolve(request.results), "planned"), ConversionRequest())
     kinds = (
         (Need.UNDETERMINED, verdict is CheckVerdict.TO_BE_DETERMINED),
@@ -256,7 +256,7 @@ def _rescale_job(job: JobDescription, max_parallelism: int | None) -> JobDescrip
     return replace(job, operators=tuple(replace(each, max_parallelism=max_parallelism) for each in job.operators))
 
 
-# Queries.
+# Changes from an old SQL query to a new one.
 
 
 def _plan_query_change(request: UpgradeRequest, snapshot: Snapshot) -> StateChange:
@@ -305,7 +305,7 @@ _QUERY_VERDICTS = {
 
 
 def _list_query_reasons(report: SqlCheckReport) -> Iterator[str]:
-    """Yield a line for each operator, state and column that is not simply carried."""
+    """Yield a line for each operator, state and column that starts empty, is refused or is undetermined."""
     for operator in report.comparison.operators:
         for label, state, column, verdict, reason in list_rows(operator):
             if verdict not in (QueryVerdict.CARRIED, QueryVerdict.COMPUTED, QueryVerdict.DROPPED):
@@ -394,7 +394,7 @@ def make_submission(
         return submission
     options = {"pipeline.name": job_name} if job_name else {}
     if program.max_parallelism is not None:
-        # Exchanges of a query have 128 key groups unless it is set, whatever the snapshot has.
+        # Without this option, exchanges of a query have 128 key groups, whatever the snapshot has.
         options["pipeline.max-parallelism"] = str(program.max_parallelism)
     options |= program.configuration
     if program.plan.endswith(".json"):

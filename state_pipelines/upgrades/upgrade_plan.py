@@ -105,7 +105,7 @@ def predict_down_time(
     Args:
         request: the job.
         cluster: cluster of the running job.
-        job: its id there.
+        job: id of the job at the cluster.
         change: planned change of its state.
         records: records of earlier upgrades and rehearsals.
         state_size: bytes of its state; None where the cluster does not say.
@@ -228,7 +228,7 @@ class CheckedSnapshot:
     """The snapshot that a plan was made with, taken while the job ran on.
 
     Attributes:
-        path: as the cluster names it.
+        path: path of the snapshot, as the cluster names it.
         description: `checkpoint 17` or `savepoint 18`.
         state_size: bytes of its state; None where the cluster does not say.
         savepoint_seconds: duration of the newest savepoint of the job; None before there was one.
@@ -248,13 +248,13 @@ class UpgradePlan:
         job: name of the job.
         old_job: id of the running job.
         job_name: its name at the cluster.
-        endpoints: of the cluster of the old program and of that of the new one.
+        endpoints: endpoints of the clusters of the old and of the new program.
         checked: the snapshot that was checked; None where none could be.
         change: verdict and changes of the state; None where they could not be determined.
         down_time: predicted; None for a plan that is refused.
         refusals: why the upgrade cannot be done; nothing is stopped then.
         fingerprint: 16 hexadecimal digits that change with the programs, the change and the running job.
-        programs: such digits for the programs and their settings alone.
+        programs: 16 hexadecimal digits that change with the programs and their settings alone.
         to_approve: results of the check that the policy of the job leaves to a person.
         notes: what users should know.
     """
@@ -461,7 +461,7 @@ def take_savepoint(
     for each in _list_completed(cluster, job, is_savepoint=True):
         if each.path.rstrip("/") == progress.path.rstrip("/"):
             return each, snapshot
-    # Flink's statistics are up to `web.refresh-interval` old, and keep only the last of frequent checkpoints.
+    # Flink's statistics may lack the savepoint: they are up to `web.refresh-interval` old, and their history is short.
     taken = Checkpoint(
         snapshot.checkpoint_id,
         CheckpointStatus.COMPLETED,

@@ -95,7 +95,7 @@ class Lease:
         self._location = location
         self._holder = holder
         self._job = job
-        # The thread that renews the lease must not write after it was released.
+        # The thread that renews the lease must not write after the lease was released.
         self._lock = threading.Lock()
 
     def require_held(self) -> None:
@@ -260,7 +260,7 @@ def _held(what: str, job: str, holder: Holder, location: Location) -> UsageError
 
 
 def _find_start(process: int) -> int:
-    """Return the start of a process in ticks of the machine's clock; 0 without `/proc`, -1 if it does not run."""
+    """Return the start of a process in ticks of the machine's clock; 0 without `/proc`, -1 if there is no process."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
         # The name of the program, in parentheses, may have blanks.

@@ -34,10 +34,10 @@ class UpgradeReport:
     """Report of an upgrade.
 
     Attributes:
-        result: in a word.
-        headline: first line: what runs.
-        lines: why, and what to do.
-        commands: by `old` and `new`, the command that starts the program by hand; empty where neither is needed.
+        result: the result in a word.
+        headline: first line of the report, which says what program runs.
+        lines: further lines: reasons, and what to do.
+        commands: (`old` or `new`, command that starts this program by hand); empty where none is needed.
         plan: the plan; None where an upgrade was continued.
         record: the record; None where nothing was begun.
     """
@@ -51,7 +51,7 @@ class UpgradeReport:
 
     @property
     def exit_code(self) -> int:
-        """0: done, or planned. 1: the answer is no. 3: it is not known, or an approval is missing."""
+        """Exit code: 0 if upgraded or planned, 3 if undecided or waiting for an approval, 1 for other results."""
         if self.result in (Result.PLANNED, Result.UPGRADED):
             return 0
         return 3 if self.result in (Result.WAITS, Result.UNDECIDED) else 1
@@ -96,7 +96,7 @@ def report_plan(request: UpgradeRequest, plan: UpgradePlan, *, is_wanted: bool) 
 
 
 def describe_plan(plan: UpgradePlan) -> list[str]:
-    """Return a plan in lines."""
+    """Return a plan as lines of text."""
     lines = [f"refused: {each}" for each in plan.refusals]
     if plan.checked is not None:
         lines.append(f"checked: {plan.checked.description}, {plan.checked.path}")
@@ -161,7 +161,7 @@ def report_record(request: UpgradeRequest, record: UpgradeRecord, plan: UpgradeP
 def report_undecided(
     request: UpgradeRequest, record: UpgradeRecord, error: Exception, plan: UpgradePlan | None
 ) -> UpgradeReport:
-    """Report an upgrade of which it is not known which program runs."""
+    """Report an upgrade after which it is not known what program runs."""
     return UpgradeReport(
         Result.UNDECIDED,
         f"it is not known what runs of {request.name}",
@@ -182,7 +182,7 @@ def list_commands(request: UpgradeRequest, record: UpgradeRecord) -> tuple[tuple
     old, new = request.settings.old, request.settings.new
     found = []
     if not savepoint and record.outcome is UpgradeOutcome.NOTHING_RUNS and (seen := find_checked(record)):
-        # The job has ended without a savepoint of the upgrade.
+        # The job has ended without a savepoint of the upgrade: use the snapshot that the plan was made with.
         savepoint = seen
         changed = "" if (record.plan.get("change") or {}).get("needs") != [Need.COMPATIBLE] else seen
     if savepoint:

@@ -370,7 +370,7 @@ def load_upgrade_request(path: str | Path) -> UpgradeRequest:
     with at(file=str(path)):
         content, is_component = read_description(path)
         if is_component and isinstance(content, dict):
-            # Fields of the other assets of the job do not matter here.
+            # In the description of a Dagster job, ignore the fields that only other assets use.
             content = {name: value for name, value in content.items() if name in list_names(JobFile)}
         _refuse_templates(content)
         return parse_upgrade_request(content, Path(path).absolute().parent, file=str(path))

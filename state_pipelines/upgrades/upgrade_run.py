@@ -86,7 +86,7 @@ class UpgradeRun:
     """An upgrade of a job by this process, which holds the lease of the job.
 
     Attributes:
-        record: what has been done; it is on the storage whenever a method returns.
+        record: record of what has been done; it is stored whenever a method returns.
     """
 
     def __init__(
@@ -122,12 +122,12 @@ class UpgradeRun:
 
     @property
     def returned_job(self) -> str:
-        """Id of the job of the old program after the way back."""
+        """Id of the job of the old program after the return to it."""
         return self.record.make_id("old")
 
     @property
     def savepoint(self) -> str:
-        """The savepoint that the job was stopped with, as the cluster names it; empty before that."""
+        """Path of the savepoint that the job was stopped with, as the cluster names it; empty before the stop."""
         return str(self.record.get(Step.STOP).get("savepoint", ""))
 
     def finish(self) -> UpgradeRecord:
@@ -197,7 +197,7 @@ class UpgradeRun:
             raise UndecidedError("the upgrade has not ended", hint="Run it again, which continues it")
         return self.record
 
-    # The savepoint.
+    # Step: stop the old job with a savepoint.
 
     def _stop(self) -> None:
         change = self._plan_again()
@@ -225,7 +225,7 @@ class UpgradeRun:
                 self._old.trigger_savepoint(self.record.old_job, wanted)
                 break
             except NotFoundError:
-                # The job has ended meanwhile, as is found out below.
+                # The job has ended meanwhile: `_follow_stop` finds out how.
                 break
             except StateError as error:
                 if not getattr(error, "is_in_doubt", False):
@@ -254,7 +254,10 @@ class UpgradeRun:
         return True
 
     def _find_recovered(self, job: str) -> JobStatus | None:
-        """Return the status of a job; a new leader of the cluster may need a while to know it. None if it never is."""
+        """Return the status of a job; None if the cluster does not know the job even after a while.
+
+        A new leader of the cluster may need this time to recover its jobs.
+        """
         deadline = self._clock() + self._settings.start_timeout.total_seconds()
         while (status := self._find_status(self._old, job)) is None and self._clock() < deadline:
             self._sleep(POLL_SECONDS)
@@ -287,7 +290,7 @@ class UpgradeRun:
         """Return the directory of savepoints of one attempt; each has its own, so that they cannot be confused."""
         overview = self._ask(self._old.describe, "the job is stopped")
         if overview.stop_directory is not None:
-            # Such a cluster keeps the path of the savepoint, so that the directory is never searched for it.
+            # A cluster with a fixed directory stores the path of the savepoint itself, so the attempts can share it.
             return overview.stop_directory
         return f"{self._settings.savepoints.rstrip('/')}/{self.record.name}/{attempt}"
 
@@ -307,7 +310,7 @@ class UpgradeRun:
             )
         return f"{directory}/{found[0].location.directory.name}"
 
-    # The state.
+    # Steps: check the savepoint, and write the changed state.
 
     def _check(self) -> None:
         started = self._clock()
@@ -345,14 +348,14 @@ class UpgradeRun:
             self._pin(path)
 
     def _plan_again(self) -> StateChange | None:
-        """Plan the change again, to prepare it; return None if that fails, which the check of the savepoint reports."""
+        """Plan the change again, to prepare it; return None on an error, which the check of the savepoint reports."""
         checked = self.record.plan.get("checked") or {}
         try:
             return plan_change(self._request, open_state(self._request, str(checked.get("path", ""))))
         except StateError:
             return None
 
-    # The new job.
+    # Steps: start the new job, and watch it.
 
     def _start(self) -> None:
         if self._find_status(self._new, self.new_job) is None:
@@ -477,7 +480,7 @@ class UpgradeRun:
             self._sleep(POLL_SECONDS)
         return ()
 
-    # The way back.
+    # Step: return to the old program.
 
     def _go_back(self) -> None:
         self._report("back to the old program …")
@@ -499,7 +502,7 @@ class UpgradeRun:
                 return
         problem = self._watch_return(job)
         if self.record.get(Step.START):
-            # A submission whose answer was lost may have started the new job since.
+            # End the new job: a submission whose answer was lost may have started it since.
             self._end(self._new, self.new_job)
         if problem:
             self._decide(UpgradeOutcome.NOTHING_RUNS, f"{reason}. The old program does not come back: {problem}")
@@ -507,7 +510,10 @@ class UpgradeRun:
             self._decide(UpgradeOutcome.WENT_BACK, reason)
 
     def _watch_return(self, job: str) -> str:
-        """Wait until the old program runs and has a checkpoint; return why it does not, or an empty text if it does."""
+        """Wait until the old program has a checkpoint, or the time is over.
+
+        Return why the old program does not run; an empty text if it runs or has finished.
+        """
         deadline = self._clock() + self._settings.watch.total_seconds()
         while True:
             status = self._find_status(self._old, job)
@@ -648,7 +654,7 @@ class UpgradeRun:
         return True
 
     def _find_root(self, snapshot: Location) -> Location | None:
-        """Return the directory of retention that a snapshot is in; None if it is in none."""
+        """Return the directory of retention (`roots`) that a snapshot is below; None if it is below none."""
         given = (*self._request.roots, map_from_cluster(self._request, self._settings.savepoints))
         roots = [resolve(each) for each in (*given, self._request.results)]
         return next((each for each in roots if is_below(snapshot.path, each.path)), None)
@@ -700,11 +706,11 @@ def upgrade(
 
     Args:
         job: the job, or the path of its `JOB.yaml`.
-        clusters: of the old and of the new program; by default those that the job names.
+        clusters: clusters of the old and of the new program; by default those that the job names.
         approve: fingerprint of the plan that may be carried out whatever the policy of the job says.
         plan_only: stop nothing, and report what would happen.
         sleep: waits between two polls.
-        clock: seconds that only grow.
+        clock: monotonic clock, in seconds.
         report: gets a line for each step.
 
     Raises:

@@ -176,7 +176,7 @@ def _describe(plan: RetentionPlan, quarantined: Sequence[QuarantinedFile], file:
     counts = plan.count_by_kind()
     metadata: dict[str, Any] = {
         FINGERPRINT: plan.fingerprint,
-        # Numbers under the same names in every plan, so that they chart over time.
+        # Numbers under the same names in every plan, which Dagster plots over time.
         PATHS: len(plan.delete),
         "bytes to delete": plan.bytes,
         "bytes that stay": plan.kept_bytes,
@@ -302,7 +302,7 @@ def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
 
 
 def apply_fingerprint(job: FlinkJob, fingerprint: str, log: logging.Logger) -> tuple[ApplyResult, dict[str, Any]]:
-    """Plan again, apply the plan of a fingerprint, and purge the quarantine; return the result, and its metadata.
+    """Plan again, apply the plan if it has this fingerprint, purge the quarantine; return the result and metadata.
 
     Raises:
         PlanChangedError: the plan has another fingerprint now; nothing was deleted.
@@ -349,7 +349,7 @@ def _describe_application(result: ApplyResult, purged: Sequence[AuditRecord]) ->
         "fingerprint": result.fingerprint,
         "finished": result.finished,
         "quarantined": result.quarantined,
-        # Numbers under the same names in every run, so that they chart over time.
+        # Numbers under the same names in every run, which Dagster plots over time.
         "paths": result.paths,
         "bytes": result.bytes,
         "kept": len(result.kept),

@@ -99,12 +99,12 @@ class SavepointRun(Generic[_Config]):
 
     Attributes:
         job: the Flink job.
-        config: of the run.
-        spark: runs the tasks.
-        id: of the run.
+        config: configuration of the run.
+        spark: resource that runs the tasks.
+        id: id of the run.
         source: the snapshot that is read; None for a savepoint that is not derived from one.
         key: partition key of the snapshot that is read.
-        suffix: of the names of results, if a run has the same op twice.
+        suffix: suffix of the names of results, if a run has the same op twice.
     """
 
     job: FlinkJob
@@ -195,7 +195,7 @@ class SavepointMaker(ABC, Generic[_Config]):
     A subclass overrides `write`, and whatever differs from other savepoints; its docstring describes the asset.
 
     Attributes:
-        name: of the asset, without the job.
+        name: name of the asset, without the prefix of the job.
         config: class of the configuration of a run.
         op_text: description of the op.
         kinds: technologies, shown as icons.
@@ -739,7 +739,7 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
         try:
             take_checkpoints(job, spark, taken.append)
         except Exception:
-            # Checkpoints of earlier batches are complete.
+            # Report the checkpoints of the earlier batches: they are complete although this batch has failed.
             yield from _report(job, taken)
             raise
         if not taken:

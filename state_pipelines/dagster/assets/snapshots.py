@@ -128,7 +128,7 @@ def build_snapshot_inventory(job: FlinkJob) -> dg.AssetsDefinition:
 
 
 def describe_inventory(job: FlinkJob, update: "InventoryUpdate", partitions: Iterable[str]) -> dict[str, Any]:
-    """Return the metadata of the asset."""
+    """Return the metadata of the asset `snapshot_inventory`."""
     inventory = update.inventory
     readable = [each for each in inventory.head(INVENTORY_SAMPLE * 10) if not each.unreadable]
     return {
@@ -200,7 +200,7 @@ def _build_freshness(job: FlinkJob) -> dg.FreshnessPolicy | None:
 
 
 def _count(update: "InventoryUpdate") -> dict[str, int]:
-    """Return numbers, which the UI plots over time."""
+    """Return the numbers of an inventory update that the UI plots over time."""
     inventory = update.inventory
     kinds = inventory.table["kind"].to_pylist()
     return {
@@ -229,7 +229,7 @@ def _describe_newest(newest: list["SnapshotSummary"]) -> dict[str, dg.MetadataVa
 
 
 def _list_cells(summary: "SnapshotSummary") -> tuple[Cell, ...]:
-    """Return the row of a snapshot in `_COLUMNS`."""
+    """Return the row of a snapshot for the table with the columns `_INVENTORY_COLUMNS`."""
     return (
         summary.key,
         str(summary.kind),
@@ -384,7 +384,7 @@ def build_snapshot_profile(job: FlinkJob) -> dg.AssetsDefinition:
 
 
 def _count_entries(profile: Profile) -> dict[str, int | float]:
-    """Return numbers, which the UI plots over snapshots."""
+    """Return the numbers of a profile that the UI plots over snapshots."""
     largest = [key for each in profile.balance.operators for key in each.most_bytes]
     numbers: dict[str, int | float] = {
         "entries": profile.entries,
@@ -415,7 +415,7 @@ def _crop(value: Cell) -> Cell:
 
 
 def _list_state(operator: OperatorProfile, state: StateProfile) -> tuple[Cell, ...]:
-    """Return the row of a state in `_STATES`."""
+    """Return the row of a state for the table with the columns `_STATES`."""
     failed = f"{state.failed} entries: {state.failure}" if state.failed else ""
     types = (state.kind, state.key, state.value)
     numbers = (state.entries, state.keys, state.bytes, state.mean_bytes)
@@ -424,7 +424,7 @@ def _list_state(operator: OperatorProfile, state: StateProfile) -> tuple[Cell, .
 
 
 def _list_columns(operator: OperatorProfile, state: StateProfile) -> Iterator[tuple[Cell, ...]]:
-    """Yield rows of `_FIELDS`."""
+    """Yield a row for each column of a state, for the table with the columns `_FIELDS`."""
     for each in state.columns:
         ratios = (each.null_ratio, each.default_ratio)
         bounds = (None if bound is None else str(bound) for bound in (each.minimum, each.maximum))
@@ -432,7 +432,7 @@ def _list_columns(operator: OperatorProfile, state: StateProfile) -> Iterator[tu
 
 
 def _list_keys(profile: Profile) -> list[tuple[Cell, ...]]:
-    """Return rows of `_KEYS`."""
+    """Return a row for each of the largest keys, for the table with the columns `_KEYS`."""
     return [
         (operator.label, key.key, key.key_group, key.subtask, key.bytes, key.records, key.share)
         for operator in profile.balance.operators
@@ -441,7 +441,7 @@ def _list_keys(profile: Profile) -> list[tuple[Cell, ...]]:
 
 
 def _list_ages(operator: OperatorProfile, state: StateProfile) -> list[tuple[Cell, ...]]:
-    """Return rows of `_TTL`."""
+    """Return the rows on the ages of a state's entries, for the table with the columns `_TTL`."""
     if state.ttl is None:
         return []
     expiring = state.ttl.expiring or {}
@@ -689,7 +689,7 @@ def _draw(balance: "Balance") -> dg.MarkdownMetadataValue:
 
 
 def _list_subtasks(operator: "OperatorBalance") -> list[tuple[Cell, ...]]:
-    """Return rows of `_COLUMNS`."""
+    """Return a row for each subtask of an operator, for the table with the columns `_BALANCE_COLUMNS`."""
     return [
         (operator.label, each.subtask, *each.key_groups, each.bytes, each.records, each.keys)
         for each in (operator.now.subtasks if operator.now is not None else ())
@@ -795,7 +795,7 @@ def describe_audit(report: "AuditReport") -> dict[str, Any]:
         "verdict": str(report.verdict),
         "depth": str(report.depth),
         **({"findings": make_table(_AUDIT_COLUMNS, rows, identity=4)} if rows else {}),
-        # Numbers, so that they chart over snapshots.
+        # Numbers, which Dagster plots over snapshots.
         "errors": report.count(Severity.ERROR),
         "undetermined": report.count(Severity.UNDETERMINED),
         "warnings": report.count(Severity.WARNING),
@@ -810,7 +810,7 @@ def describe_audit(report: "AuditReport") -> dict[str, Any]:
 
 
 def _check_audit(report: "AuditReport", key: dg.AssetKey, property: Property) -> dg.AssetCheckResult:
-    """Return the result of a check: errors fail it as an error, warnings and undetermined findings as a warning."""
+    """Return the result of a check: findings fail it, with severity ERROR if they are errors, and WARN otherwise."""
     name, _ = AUDIT_CHECKS[property]
     errors = report.count(Severity.ERROR, property)
     doubts = report.count(Severity.UNDETERMINED, property) + report.count(Severity.WARNING, property)
@@ -820,7 +820,7 @@ def _check_audit(report: "AuditReport", key: dg.AssetKey, property: Property) ->
 
 
 def _list_problem_cells(finding: "Finding") -> tuple[Cell, ...]:
-    """Return the row of a finding in `_COLUMNS`."""
+    """Return the row of a finding for the table with the columns `_AUDIT_COLUMNS`."""
     where = (finding.file, finding.offset, finding.operator, finding.state)
     return (str(finding.severity), str(finding.property), finding.what, *where, finding.hint)
 

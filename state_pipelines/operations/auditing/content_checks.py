@@ -372,7 +372,7 @@ class _FileReader:
             else:
                 yield from self._read_sections(dict.fromkeys((sections[0].key_group, sections[-1].key_group)))
         elif isinstance(self.file, ChangelogFile):
-            # Opening the file has read the headers of all change sets. Reading key groups replays their changes.
+            # Opening the file has checked only the headers of all change sets; reading a key group replays its changes.
             groups = self.file.key_groups
             for group in sorted({groups.start, groups.end}) if groups.number else ():
                 yield from self._read(KeyGroupRange(group, 1))

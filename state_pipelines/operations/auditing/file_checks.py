@@ -82,10 +82,10 @@ _MOST_SEARCHED = 256
 """Most directories that are listed in search of missing files."""
 
 _MOST_ABOVE = 4
-"""Number of directories above a snapshot below which the end of the path of a missing file is looked for."""
+"""Number of ancestors of a snapshot below which `MissingFiles` looks for the end of the path of a missing file."""
 
 _MOST_NAMES = 64
-"""Number of names at the end of the path of a missing file that are looked for there."""
+"""Most directory names at the end of the path of a missing file that `MissingFiles` looks for below an ancestor."""
 
 _RESTORED = "Use an earlier snapshot, or restore the file from a backup"
 
@@ -162,14 +162,14 @@ class MissingFiles:
         )
 
     def _find_moved(self, file: ReferencedFile) -> list[Location]:
-        """Find directories with a file of this name whose path ends like the old one: the tree may have been moved."""
+        """Find directories with a file of this name and the same end of the path: a whole tree may have been moved."""
         key = str(file.directory)
         if key not in self._moved:
             names = file.directory.path.strip("/").split("/")[-_MOST_NAMES:]
             above = parent(self._snapshot.location.directory)
             directories: list[Location] = []
             for _ in range(_MOST_ABOVE):
-                # Stop at the root of the file system: below it, the names would be the old path itself.
+                # Stop at the root of the file system: all names below it would give the old path itself.
                 if above == parent(above):
                     break
                 below = (_below(above, "/".join(names[index:])) for index in range(len(names)))
@@ -203,7 +203,7 @@ class MissingFiles:
         return self._found
 
     def _iter_directories(self) -> Iterator[Location]:
-        """Yield the given directories, then those beside the snapshot and, for a checkpoint, beside its job."""
+        """Yield the given directories, then the siblings of the snapshot and, for a checkpoint, those of its job."""
         yield from self._directories
         for above in self._list_above():
             for name, size in self._listings.list(above).items():

@@ -237,7 +237,7 @@ def _find(
             snapshot = operator.snapshot
             file = open_stream(handle, snapshot.location.directory, snapshot.path_mapping).name
         except StateError:
-            # Name `_metadata` instead: `collect_files` reports a handle that cannot be resolved.
+            # The handle cannot be resolved, which `collect_files` reports: name `_metadata` as the file.
             pass
     return Finding(
         Severity.ERROR,
@@ -283,15 +283,15 @@ class FileUse:
 
     @property
     def has_sections(self) -> bool:
-        """Whether the handle has offsets of key groups: that of canonical, heap or raw keyed state."""
+        """Whether the handle has offsets of key groups, as handles of canonical, heap and raw keyed state do."""
         keyed = (StateCategory.MANAGED_KEYED, StateCategory.RAW_KEYED)
         return self.reference.category in keyed and self.reference.role is StreamRole.STATE
 
     @property
     def holds_changes(self) -> bool:
-        """Whether the handle is that of logged changes (`StateChangeFsUploader`).
+        """Whether the handle refers to logged changes (`StateChangeFsUploader`).
 
-        Its size is that before compression, and without the first byte of the file.
+        Such a handle records the size before compression, without the first byte of the file.
         """
         return self.reference.role is StreamRole.CHANGES
 
@@ -308,7 +308,7 @@ class ReferencedFile:
     Attributes:
         directory: directory of the file.
         name: name of the file.
-        refusal: why the file must not be accessed; then `directory` is only the one that handles name. None if it may.
+        refusal: why the file must not be accessed, so that `directory` is for reports only; None if access is allowed.
         uses: the handles that reference the file, in the order of `_metadata`.
     """
 
@@ -369,7 +369,7 @@ def collect_files(snapshot: Snapshot, findings: Findings) -> ReferencedFiles:
             location = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
             refusal = None
         except OutOfReachError as error:
-            # Keep the path for reports, but do not access a storage that only the snapshot names.
+            # Keep the path for reports, but do not access it: only the snapshot names it, not the user.
             location, refusal = _name_refused(use, snapshot), error
         except StateError as error:
             findings.add(from_error(error, Property.FILES, operator=use.operator, subtask=use.subtask))

@@ -61,7 +61,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """The snapshot can be restored today, but depends on something that may go away."""
     NOTE = "note"
-    """A limit of the audit that concerns values only: their bytes were found whole."""
+    """Values could not be checked, but their bytes are complete."""
 
 
 class Property(StrEnum):

@@ -363,7 +363,7 @@ def check_migration(
         migration: a migration to upgrade, or several ones with their directions, in the order of their application.
         target: see `check`.
         backend: see `check`.
-        new: function that describes the new job, given the migrated old job; by default the new job is that one.
+        new: function that describes the new job, given the migrated old job; by default, this is the new job.
 
     Raises:
         MigrationError: a migration does not fit the state.
@@ -419,7 +419,7 @@ def check_jobs(
         successor = successors.pop(operator.id, None)
         if successor is not None:
             checks += _check_operator(operator, successor, old, restore, is_observed=is_observed)
-            # Judge this only if the new job is described by another snapshot, with types of its own: other
+            # Undeclared types matter only if another snapshot, with types of its own, describes the new job: other
             # descriptions take the types that they do not name from the old job.
             if new.metadata_version is not None and new.name != old.name:
                 checks += judge_undeclared(operator, successor)

@@ -293,7 +293,7 @@ class MigrationCheckReport:
 
     @property
     def verdict(self) -> CheckVerdict:
-        """The verdict without the migration; that with it is in `migrated`."""
+        """The verdict without the migration; `migrated` has the verdict with it."""
         return self.unmigrated.verdict
 
     @property

@@ -68,7 +68,7 @@ _OLD_SNAPSHOTS = (
 
 
 def judge_loading(operator: JobOperator, state: JobState, release: Release) -> StateCheck | None:
-    """Refuse a state if a release of Flink lacks one of its serializer snapshot classes; None if it has all of them."""
+    """Refuse a state if a release of Flink lacks one of its serializer snapshot classes; else return None."""
     if not _is_known(release):
         return None
     checked = min(release, list_releases()[-1])
@@ -84,13 +84,13 @@ def judge_loading(operator: JobOperator, state: JobState, release: Release) -> S
 def find_unknown_classes(
     old: Serializer, path: str, release: Release, *, crosses: bool
 ) -> Iterator[SerializerDifference]:
-    """Yield a finding for each serializer of which it is unknown whether it loads in a release and reads its old data.
+    """Yield a finding for each serializer that may fail to load in a release, or to read its old data there.
 
     Args:
         old: the serializer of the snapshot.
         path: its path.
         release: release of Flink that runs the new job.
-        crosses: whether that is another major release than that of the snapshot.
+        crosses: whether the snapshot was written by another major release.
     """
     known = _is_known(release)
     for where, node in list_paths(old, path):
@@ -120,7 +120,8 @@ def note_release(release: Release) -> Iterator[str]:
 def _is_known(release: Release) -> bool:
     """Return whether the serializer snapshot classes of a release are known.
 
-    The table has them, or it has those of an older release of the same major release, in which no class is removed.
+    They are if the table has the release, or ends with an older one of the same major release: minor releases remove no
+    class.
     """
     newest = list_releases()[-1]
     return release in list_releases() or (release > newest and release[0] == newest[0])
@@ -439,7 +440,7 @@ def _list_owners(name: str, classes: ClassPath) -> list[str]:
     owners = []
     for entry in classes.entries:
         for candidate, parent in entry.super_classes():
-            # Only serializers own a snapshot class. Snapshots may also create copies of themselves.
+            # Search serializers only: snapshot classes create objects of themselves, too.
             if _is_serializer(parent, classes) and (found := classes.find(candidate)) and name in found.creates:
                 owners.append(candidate)
     return sorted(set(owners))

@@ -96,7 +96,7 @@ class Restore:
 
     @property
     def wraps_ttl(self) -> bool:
-        """Whether the release can restore state with TTL switched on or off; Flink 2 wraps serializers for that."""
+        """Whether state can be restored after TTL was switched on or off: Flink 2 wraps serializers to allow that."""
         return self.release >= _FLINK_2
 
     @property

@@ -324,14 +324,14 @@ Each of these tasks compares the keys in its share of the hashes.
 """
 
 _GAP = 8
-"""Gap, in key groups, between two differing ones up to which one task reads both, and in vain what is between them."""
+"""Largest distance of two differing key groups that one task reads in one scan, with the equal ones between them."""
 
 _KEY_COLUMNS = ("key_group", "timestamp", "state_key", "state_namespace", "map_key", "key_bytes")
 
 
 @dataclass(frozen=True)
 class GroupSums:
-    """Digests of a state by key group; a key group may occur several times, and its digests are to be added up.
+    """Digests of a state by key group; a key group may occur several times: its digests must be added up.
 
     Attributes:
         groups: i64[k], the key groups.
@@ -419,7 +419,7 @@ class DigestFile:
             if not len(records):
                 continue
             first, last = int(records.key_groups.min()), int(records.key_groups.max())
-            # Sum up only the key groups of these records: a file may have many states in all key groups.
+            # Allocate sums for the key groups of these records only: the file may have many states and key groups.
             sums = np.zeros((last - first + 1, SUMS), np.uint64)
             is_map = self.file.header.states[state_id].state_type == StateKind.MAP
             digest_key_groups(first, sums, records.key_groups, *list_spans(records, is_map=is_map))
@@ -463,7 +463,7 @@ class KeyedSide:
                     yield records, Hashes(records.key_groups, keys, hashes)
 
     def show(self, wanted: Mapping[int, int]) -> dict[int, tuple[Row, Row]]:
-        """Find records by their hashes, and decode them; return those that cannot be decoded as bytes.
+        """Find records by their hashes, and decode them; a record that cannot be decoded is returned as bytes.
 
         Args:
             wanted: the key group of each record, by hash of the record.
@@ -777,7 +777,7 @@ def make_example(candidate: Candidate, one: tuple[Row, Row] | None, other: tuple
 
 
 def _load(state: State | None, *, raw: bool) -> tuple[RecordDigest | None, Hashes | None]:
-    """Return digest and hashes of a state, None if it is None.
+    """Return digest and hashes of a state; both are None if there is no state.
 
     There are no hashes for a broadcast state of which subtasks have different copies.
     """
@@ -819,7 +819,7 @@ def _read(state: State, *, raw: bool) -> Iterator[UnkeyedRecords]:
     columns: tuple[str, ...] = ()
     match state:
         case OperatorListState() | OperatorBroadcastState():
-            # Without names of columns, the table would look for columns of connectors, which takes time.
+            # Name the columns: otherwise the table would look for columns of connectors, which takes time.
             decoded = not raw and not state.undecoded
             if decoded and isinstance(state, OperatorBroadcastState):
                 layouts["map_key"] = derive_layout(state.info.key_serializer, context)

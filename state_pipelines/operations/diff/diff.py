@@ -420,7 +420,8 @@ def _judge(pair: _Pair, sums: Sums, unread: list[Unread]) -> tuple[ContentsDiff,
 def _leave_out(unread: list[Unread], number: int, *, same_groups: bool) -> tuple[npt.NDArray[np.bool_], str]:
     """Return a mask over `number` key groups, True for those that cannot be compared, and the reason as text.
 
-    With unread records, none can be compared unless both snapshots have the same number of key groups (`same_groups`).
+    If records are unread, and the snapshots have different numbers of key groups (not `same_groups`), no key group can
+    be compared.
     """
     left_out = np.zeros(number, np.bool_)
     for each in unread:

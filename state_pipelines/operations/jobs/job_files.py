@@ -178,7 +178,7 @@ class _Description:
     def _replace_states(
         self, operator: JobOperator, entries: Mapping[str, Any], old: JobOperator | None
     ) -> JobOperator:
-        """Return the operator with the parallelism and max parallelism that its entry, or that of the job, sets."""
+        """Return the operator with the parallelism and max parallelism of its entry, or else of the whole job."""
         parallelism = entries.get("parallelism", self.content.get("parallelism"))
         max_parallelism = entries.get("max_parallelism", self.content.get("max_parallelism"))
         if parallelism is not None:
@@ -274,7 +274,7 @@ def _is_inner_avro(old: JobState) -> bool:
 
 
 def _follow_key(state: JobState, key: Serializer | None) -> JobState:
-    """Return a state of timers with the serializer of the new keys, since timers contain keys; others stay."""
+    """Return timers with the serializer of the new keys, which they contain; return other states as they are."""
     timer = state.serializers.get(Subject.TIMER)
     if key is None or timer is None or len(timer.nested) != 2:
         return state

@@ -234,7 +234,7 @@ def list_serializers(kind: StateKind, info: StateMetaInfo) -> dict[Subject, Seri
 
 
 def _has_state(operator: OperatorState) -> bool:
-    """Return whether an operator has state, so that a job without it cannot be restored.
+    """Return whether an operator has state, so that Flink refuses to restore a job without the operator.
 
     See `OperatorSubtaskState.hasState`; the state of the coordinator counts, too.
     """
@@ -525,7 +525,7 @@ def find_state_classes(
         for operator in job.operators
         for each in (
             *([look_up(operator.label, "", [operator.key])] if operator.key is not None else ()),
-            # Timers have the classes of the keys.
+            # Leave out timers: their classes are those of the keys.
             *(
                 look_up(operator.label, state.name, state.serializers.values())
                 for state in operator.states

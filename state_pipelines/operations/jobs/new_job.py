@@ -135,7 +135,7 @@ def describe_upgraded_job(old: JobDescription, release: tuple[int, int]) -> JobD
 def _choose_classes(old: JobDescription) -> ClassPath:
     """Choose the classes of the old job for a type extraction: from class files, else from field lists.
 
-    From field lists, classes that Kryo writes are left out.
+    Classes that Kryo writes are left out of field lists, so that they keep their serializers.
     """
     if isinstance(old.classes, ClassFieldLists):
         return old.classes.class_path
@@ -183,7 +183,7 @@ def _find_removed(state: JobState) -> tuple[str, str] | None:
 
 
 def list_unnamed_operators(job: JobDescription) -> Iterator[str]:
-    """Yield a note on operators with state whose uid is not known: the job may not set one, and lose their state."""
+    """Yield a note on operators with state whose uid is not known: if the job sets none, it may lose their state."""
     unnamed = [each.id for each in job.operators if each.has_state and each.label == each.id]
     if unnamed:
         yield (

@@ -83,7 +83,7 @@ _SPARSE = 4
 
 
 class RecordRewrite(Protocol):
-    """Change of the records of a state in which they keep their keys; it can be sent to tasks in other processes."""
+    """Change of the records of a state that leaves their keys as they are; can be sent to other processes."""
 
     def start(self) -> RecordRewriter:
         """Return the rewriter of one task."""
@@ -219,9 +219,9 @@ def merge_spills(rewrite: FileRewrite) -> WrittenFile:
 
 
 def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Iterator[tuple[KeyGroupRange, bool]]:
-    """Cut a range of key groups: each one of more than `LARGE` bytes alone, all others between two such ones together.
+    """Cut a range at its large key groups, of more than `LARGE` bytes: each is alone, those between two are together.
 
-    Yields (key groups, whether it is a large one).
+    Yields (key groups, whether it is a single large one).
     """
     first = key_groups.start
     for large in (np.flatnonzero(sizes > LARGE) + key_groups.start).tolist():
@@ -291,7 +291,7 @@ class Merging:
 
     def __init__(self, rewrite: FileRewrite) -> None:
         self.rewrite = rewrite
-        # `copy_state` may copy an old state to several new ones.
+        # The step `copy_state` of migrations may copy an old state to several new ones.
         self.copied: dict[int, list[int]] = {}
         for new_id, old_id in rewrite.copied:
             self.copied.setdefault(old_id, []).append(new_id)
@@ -416,7 +416,7 @@ class Merging:
             yield block
 
     def _require_new(self, block: Block, known: dict[int, KeySet]) -> None:
-        """Make sure that no key of a block, which has one key group and state, occurs in it or in `known` already.
+        """Make sure that no key of a block of one key group and state occurs twice in it, or is in `known` already.
 
         `known` has the keys of earlier blocks of the key group, by state; those of the block are added.
         """

@@ -353,7 +353,7 @@ def _find_sizes(metadata: CheckpointMetadata) -> dict[tuple[str, int], int]:
 
 
 def _reference(handle: FileStateHandle | RelativeFileStateHandle, snapshot: Snapshot) -> FileStateHandle:
-    """Return a handle with the absolute path of a file at its current location; return the handle itself if it fits."""
+    """Return a handle with the current absolute path of a file: the handle itself if it has this path already."""
     with_handles = locate_file(handle, snapshot.location.directory, snapshot.path_mapping)
     if isinstance(handle, FileStateHandle) and snapshot.path_mapping.apply(handle.path) == handle.path:
         return handle

@@ -119,7 +119,7 @@ class SpilledRange:
         return int(self.bounds[-1] - self.bounds[0])
 
     def read(self, key_groups: KeyGroupRange) -> Block:
-        """Read the runs and data of some of its key groups, which are adjacent in the file.
+        """Read the runs and data of some key groups of the range, which are adjacent in the file.
 
         In the result, offsets of runs count from the start of the data.
         """
@@ -177,7 +177,7 @@ def find_range(location: Location, block: SpilledBlock, key_groups: KeyGroupRang
 
 
 def _is_index(found: SpilledRange, rows: npt.NDArray[np.int64]) -> bool:
-    """Return whether runs agree with the directory, in which `rows` are the first run of each key group, and the end.
+    """Return whether the runs agree with the directory: `rows` has the first run of each key group, then their number.
 
     The check is necessary because kernels copy the bytes that runs name without checking bounds.
     """
