@@ -189,7 +189,7 @@ def require_permitted(
         allow_python: allow Python functions that a file names.
 
     Raises:
-        MigrationError: an expression does more, or a step names a Python function, and that is not allowed.
+        MigrationError: an expression does more than is allowed, or a step names a Python function without permission.
     """
     for operator, plan in plans:
         for each in (plan, plan.back):
@@ -238,7 +238,7 @@ def _refuse_python(node: object) -> None:
 
 
 def _list_computed(node: Flow, layouts: LayoutContext) -> Iterator[str]:
-    """Yield the SQL expressions of a node, without bare names of columns, which most of a chain of revisions are."""
+    """Yield the SQL expressions of a node, apart from bare column names: most expressions of long chains are these."""
     sqls = tuple(list_sqls(node))
     columns = _list_columns(node, layouts) if any(map(find_bare, sqls)) else ()
     yield from (sql for sql in sqls if find_bare(sql) not in columns)
@@ -289,7 +289,7 @@ def require_row_level(spark: SparkSession, sql: str, list_columns: Callable[[], 
 
 
 def _may_be_of_session(session: Any, names: tuple[str, ...]) -> bool:
-    """Return whether a name, unless a column of the row has it, may mean the user or a variable of the session."""
+    """Return whether a name may mean the user or a variable of the session, if no column of the row has this name."""
     lower = tuple(name.lower() for name in names)
     if lower in _SESSION_NAMES or (lower[0] == "session" and len(lower) > 1) or lower[:2] == ("system", "session"):
         return True

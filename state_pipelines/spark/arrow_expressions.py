@@ -300,7 +300,7 @@ class ArrowExpression:
 
         Args:
             columns: by name, arrays of n values.
-            present: bool[n], rows that have a payload. Other rows may have any result, and raise no error.
+            present: bool[n], rows whose payload is not null. Other rows may have any result, and raise no error.
 
         Raises:
             MigrationError: a value does not fit its type, or is null where it must not be.
@@ -441,14 +441,14 @@ def translate_expression(expression: Any, present: str) -> ArrowExpression | Non
     """Translate an expression of an optimized plan for Arrow; return None if it stays with Spark.
 
     Args:
-        expression: an expression over columns; they are null in rows that are not present.
-        present: name of the column that marks present rows. A `CASE WHEN present THEN … END` is translated as its
-            value.
+        expression: an expression over columns, which are null in rows without a payload.
+        present: name of the column that marks rows with a payload. A `CASE WHEN present THEN … END` is translated as
+            its value.
     """
     while _name(expression) == "Alias":
         expression = expression.child()
     found = _translate(expression, present)
-    # An expression without columns was simplified to a literal by Spark.
+    # An expression without columns is a literal, and needs no translation: Spark has evaluated it.
     return None if found is None or present in found.columns or not found.columns else found
 
 
@@ -593,7 +593,7 @@ def _make_cast(kind: str, argument: ArrowExpression) -> ArrowExpression | None:
 
 
 def _find_required(expression: Any) -> tuple[list[Any], str] | None:
-    """Find the condition (a list of none or one) and the message of a `raise_error`; None if an expression is none."""
+    """Return the condition (a list of none or one) and the message of a `raise_error`; None for other expressions."""
     while _name(expression) == "Cast":
         expression = expression.child()
     children = list_sequence(expression.children()) if _name(expression) in ("If", "CaseWhen") else []

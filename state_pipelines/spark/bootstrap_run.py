@@ -104,7 +104,7 @@ def bootstrap(
     Raises:
         UsageError: a description lacks something, or contradicts the base or another one.
         ValueRangeError: a value or type does not fit its serializer, or a key is null.
-        IncompatibleError: several rows have one key.
+        IncompatibleError: several rows have the same key.
         UnsupportedError: a serializer has no layout, or the hash of a key is not known.
         ProofError: the new files do not hold the rows; nothing is left at the target.
         TargetExistsError: the target exists.
@@ -281,9 +281,11 @@ class Aggregate:
     combining all values gives. So a mean is two states, a sum and a count. Keys whose result is null have no state.
 
     Attributes:
-        row: SQL of the value of one record.
-        combine: SQL aggregate over `{value}`, and over `{order}` if there is an order; the order of old state is null.
-        order: SQL by which records are ordered; it may be null for no record. Empty if their order does not matter.
+        row: SQL that computes `{value}` from one record.
+        combine: SQL aggregate over `{value}`, and over `{order}` if there is an order; values of old state have a null
+            order.
+        order: SQL by which records are ordered; it must not be null for any record. Empty if their order does not
+            matter.
         kind: VALUE, REDUCING, AGGREGATING or LIST; that of the snapshot if it has the state.
         type: serializer of the value; that of the snapshot, else what follows from the type of the column.
     """

@@ -469,7 +469,7 @@ class Suite:
     @property
     def name(self) -> str:
         """Name of the suite, the validation definition and the checkpoint."""
-        # Great Expectations makes directories of dots, and refuses slashes.
+        # Great Expectations turns a name with dots into nested directories, and refuses slashes.
         return _SLASH.sub("_", f"{self.operator}.{self.state}")
 
     def locate(self, number: int | None = None) -> Where:
@@ -556,7 +556,7 @@ def _find_lines(text: str) -> list[tuple[int, tuple[int, ...]]]:
 
 def _parse_suite(content: dict[str, Any], path: Path) -> Suite:
     if "expectations" in content:
-        # A suite as Great Expectations writes it; its name or `meta` says the state.
+        # A suite as Great Expectations writes it: operator and state are in its `meta`, or else in its name.
         meta = content.get("meta") or {}
         operator, _, state = str(content.get("name", "")).partition(".")
         names = {"operator": meta.get("operator", operator), "state": meta.get("state", state)}

@@ -179,7 +179,7 @@ class FieldStage:
 
     Attributes:
         columns: name, SQL and type of each field that is left.
-        fields: names of all fields before the stage, also of those left out; SQL sees no key column of such a name.
+        fields: names of all fields before the stage, also of those left out. In SQL, such a name is never a key column.
     """
 
     columns: tuple[tuple[str, str, DataType], ...]
@@ -379,7 +379,7 @@ class _Finder:
         types: dict[str, pa.DataType],
         wanted: dict[str, pa.DataType],
     ) -> dict[str, _Column] | None:
-        """Return the columns of a stage; None if one needs Spark: it reads the whole payload, or opaque values."""
+        """Return the columns of a stage; None if one reads the whole payload or opaque values, and so needs Spark."""
         olds, news = (find_fields(derive_layout(each.payload, self.layouts)) for each in (before, after))
         opaque = {name for name, layout in olds.items() if has_opaque(layout)}
         found: dict[str, _Column] = {}
@@ -522,7 +522,7 @@ Result = TypeVar("Result", covariant=True)
 
 @dataclass(frozen=True)
 class MigratedRows:
-    """Rows of a state that were migrated together.
+    """A batch of rows of a state, before and after its migration.
 
     Attributes:
         stored: before the migration: key group, key as bytes, `list_index`, `ttl_last_access`, and the needed fields

@@ -129,7 +129,7 @@ class _Elements:
 def set_split(
     frame: DataFrame, shape: StateShape, stage: SetSplit, layouts: LayoutContext, *, folding: bool
 ) -> DataFrame:
-    """Set a column of the splits in all elements to the value of an SQL expression.
+    """Set a column of the source splits in the elements of a connector's list state to the value of an SQL expression.
 
     Args:
         frame: the rows before.
@@ -166,7 +166,7 @@ def set_split(
         for batch in batches:
             rows = pa.Table.from_batches([batch])
             rows = rows if held is None else pa.concat_tables([held, rows])
-            # The splits of the last element may go on in the next batch.
+            # The next batch may have more splits of the last element.
             first = _starts(rows)
             cut = int(first[-1]) if len(first) else 0
             held = rows.slice(cut)
@@ -489,7 +489,7 @@ class Stage:
         shown = [F.col(hidden(name)).alias(name) for name in VISIBLE if self._has(name) and name not in fields]
         for name in fields:
             if row == plain or rows:
-                # The other columns of a struct, such as that of the class, have no layout.
+                # A struct also has columns that are no fields, such as the one with the class; they have no layout.
                 of = raw.getField(name)
                 column = reinterpret_column(of, rows[name], plains[name]) if name in rows else of
                 shown.append(F.col(PAYLOAD).getField(name).alias(name_raw(name)))
@@ -611,7 +611,10 @@ class Stage:
         return self._close_up(frame.join(decided, F.col(key).eqNullSafe(F.col(other)), kind).drop(BYTES))
 
     def _decide_keys(self, stage: flows.KeepKeys) -> DataFrame:
-        """Return the keys to remove if keys without a row stay, else the keys to keep; they are in the first column."""
+        """Decide by the rows of this stage which keys stay, and return keys in the first column.
+
+        These are the keys to remove if keys without a row stay (`stage.keeps_missing`), else the keys to keep.
+        """
         key, flag = hidden("state_key"), hidden("keep")
         self._fold(self._exposed, stage.sql)
         rows = self._evaluate(self._exposed, {flag: F.expr(stage.sql)}, [key], allowed=stage.nondeterministic)
@@ -734,7 +737,7 @@ class Stage:
         return self._take(stage, self.frame.withColumnRenamed(PAYLOAD, "values"), "values")
 
     def _take(self, stage: flows.Regroup, grouped: DataFrame, name: str) -> DataFrame:
-        """Evaluate the SQL of a stage over the values that were gathered in a column; one value per row."""
+        """Evaluate the SQL of a stage over the column `name`, which holds gathered values; it gives one value per row."""
         assert stage.sql is not None
         shown = [F.col(hidden(each)).alias(each) for each in KEYS[:2] if hidden(each) in grouped.columns]
         kept = [each for each in grouped.columns if each != name]

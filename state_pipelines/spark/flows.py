@@ -145,7 +145,7 @@ class FlowRunner:
     Attributes:
         reader: reader of the states with which flows begin.
         layouts: context from which the layouts of serializers are derived.
-        stored: see `StateFrames.read`; for aligned flows only.
+        stored: see `StateFrames.read`; only for flows whose rows each come from one old row (`flows.is_aligned`).
         folding: evaluate constant expressions, and constants inside of others, while frames are built.
     """
 
@@ -221,7 +221,8 @@ class FlowRunner:
     def count_new_keys(self, flow: Flow) -> int | None:
         """Count the new keys with different bytes, in a flow that ends with a change of the key.
 
-        It does not depend on which keys Spark takes for equal. Return None for other flows, and if sessions merge.
+        The count does not depend on which keys Spark takes for equal. Return None for other flows, and if sessions
+        merge.
         """
         if not isinstance(flow, Apply) or not isinstance(flow.stage, flows.Rekey) or flow.stage.sessions is not None:
             return None
@@ -305,7 +306,7 @@ def _identity(columns: list[str]) -> list[str]:
 
 
 def _begins_change(flow: Apply, inner: Flow) -> bool:
-    """Return whether a stage is the first of a later change in the flow: the numbers of steps start again there."""
+    """Return whether `flow` begins another change than `inner`: each change numbers its steps from the start."""
     if isinstance(inner, Read) or not (flow.step and inner.step):
         return False
     one, other = (int(each.step.split()[-1]) for each in (flow, inner))

@@ -54,7 +54,8 @@ SINGLE_THREADED = {
     # numpy's BLAS starts a thread per further core when it is loaded. Spark gives a worker one core.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    # Arrow's jemalloc, which is not what Arrow allocates with by default, has a thread that hands memory back.
+    # Otherwise jemalloc starts a thread that returns memory; Arrow loads it, although it allocates with another library
+    # by default.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 """Environment variables with which the imported packages start no threads."""
@@ -82,7 +83,7 @@ _SEED = "PYTHONHASHSEED"
 
 
 def ask(path: str, environment: dict[str, str], arguments: list[str]) -> bool:
-    """Have the server fork a process that is Spark's daemon in place of this one; returns when that has ended.
+    """Have the server fork a process that is Spark's daemon in place of this one; return when the daemon has ended.
 
     Args:
         path: socket of the server.

@@ -92,15 +92,15 @@ class KeyedSettings:
             consecutively from 0.
         parallelism: number of subtasks; default as many as Spark runs tasks.
         max_parallelism: number of key groups; default that of the restored state, else Flink's.
-        order_by: columns by which the rows of a subtask are ordered; without them their order is Spark's, and another
-            attempt of a task, or a repeated batch, may see another one.
+        order_by: columns by which the rows of a subtask are ordered; without them their order is Spark's, and may
+            differ in another attempt of a task and in a repeated batch.
         timestamp: column of event time, whole milliseconds since 1970.
         options: Flink's options by key. A batch of a stream waits for the interval after the start of the one before,
             and for the pause after its checkpoint.
         hashes: `hashCode` of user classes among the keys, by class name.
         parameters: job parameters.
-        pyflink_state: keep keys and state as PyFlink does, whose job then goes on from the snapshot; False: as Java
-            does. Default as the restored state is, else as Java does.
+        pyflink_state: keep keys and state in PyFlink's layout, for a job of PyFlink that restores the snapshot; False:
+            in Java's. Default the layout of the restored state, else Java's.
         windows: assigner of the windows of a window function, such as `TumblingEventTimeWindows.of(Time.hours(1))`.
         contents: descriptor of the state `window-contents`: a list of the rows, or a reducing or aggregating state of
             them; default a list, of the type that the restored state has, else of rows with the columns.
@@ -109,8 +109,8 @@ class KeyedSettings:
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
         classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
             field lists; default those that the snapshot was opened with.
-        flink_version: release that goes on from the snapshot, such as 1.20: Kryo writes new values as in its line.
-            Default the line of the snapshot, else 2.x.
+        flink_version: release of Flink that will restore the snapshot, such as 1.20: new values are written as the Kryo
+            of its release line does. Default the line of the snapshot, else 2.x.
         metrics: directory for the metrics of the function; each checkpoint or savepoint gets a file of JSON lines,
             `JOB_ID/NAME.jsonl`. Default none.
     """
@@ -186,15 +186,15 @@ def _take_settings(
 def keyed_process(df: DataFrame, settings: ProcessSettings) -> KeyedProcessResult:
     """Run a keyed function over the rows of a DataFrame, with the state of a snapshot, and take a snapshot of the end.
 
-    Tasks are subtasks with ranges of key groups, as in Flink, which restores the snapshot and goes on. The function
-    gets each row as a `Row` with the names of the columns. It runs at once, not when the output is read.
+    Tasks are subtasks with ranges of key groups, as in Flink, so that a job of Flink can restore the snapshot. The
+    function gets each row as a `Row` with the names of the columns. It runs at once, not when the output is read.
 
     Args:
         df: the rows.
         settings: keyword arguments, see `KeyedSettings` and `ProcessSettings`.
 
     Raises:
-        UsageError: the function is none that runs here, arguments contradict each other, a column is missing, Flink
+        UsageError: the function cannot run on Spark, arguments contradict each other, a column is missing, Flink
             rejects the type of the keys, or there are more subtasks than key groups.
         IncompatibleError: the snapshot does not fit, in Flink's words.
         StateError: the function, a task, or the checkpoint failed; nothing was published.
@@ -323,8 +323,8 @@ class KeyedStep(ProcessSettings):
     ) -> KeyedProcessResult:
         """Run the tasks until their snapshot is published, or more checkpoints have failed than are tolerable.
 
-        After a failure the rows are processed again, from the restored state: a later checkpoint of Flink would hold
-        them too.
+        After a failed checkpoint the rows are processed again from the restored state, so that the next checkpoint
+        contains them, as it would in Flink.
         """
         schedule = self.schedule or PeriodicSchedule(parsed.interval, clock=self.clock)
         counter = FailureCounter(parsed.tolerable_failures)

@@ -991,12 +991,13 @@ class KeyedProcessResult:
         snapshot: the checkpoint or savepoint that was taken; None where none was asked for.
         duration: milliseconds of the longest snapshot of a subtask and of the publication; the processing of input is
             not part of it.
-        state_size: bytes of its state.
+        state_size: bytes of the state in the snapshot.
         persisted_size: bytes that were written; less than `state_size` where an incremental checkpoint references
             tables of earlier ones.
         metrics: of the function, of each subtask, by name; see `combine_metrics`.
-        failures: failed checkpoints before it, which `execution.checkpointing.tolerable-failed-checkpoints` tolerates.
-        postponed: milliseconds by which `execution.checkpointing.min-pause` has postponed it.
+        failures: failed checkpoints before the snapshot, which `execution.checkpointing.tolerable-failed-checkpoints`
+            tolerates.
+        postponed: milliseconds by which `execution.checkpointing.min-pause` has postponed the start of the run.
     """
 
     output: DataFrame | None

@@ -214,7 +214,7 @@ class OperatorStateWork:
                     everywhere = flow.shape.kind == StateKind.BROADCAST
                     encoded.append((name, tuple(each for each in files[name] if everywhere or each.subtask == subtask)))
                     infos.append(flow.shape.info)
-            # A keyed state may have the name of an operator state; the plan has the keyed one only, and the other one
+            # If a keyed state has the name of an operator state, the plan has only the keyed state; the operator state
             # is copied.
             hidden_by_keyed = [info for name, info in held.items() if name not in self.plan.shapes]
             copied += [(info.name, info.name) for info in hidden_by_keyed]

@@ -506,7 +506,8 @@ def digest_frame(frame: DataFrame, types: Mapping[str, pa.DataType], columns: Ro
             digest.add(restore_types(batch, types))
         yield pa.RecordBatch.from_pydict({"digested": [pickle.dumps(digest.result)]})
 
-    # After a shuffle every task has all key groups, so that sums are merged before the driver collects them.
+    # After a shuffle, every task may have digests of every key group: they are merged in tasks, so that the driver does
+    # not collect all of them.
     made = frame.mapInArrow(work, "digested binary").rdd.map(lambda row: pickle.loads(row["digested"]))
     return made.treeAggregate(Digested(), _join, _join)
 

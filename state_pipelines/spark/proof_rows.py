@@ -158,8 +158,8 @@ class Digested:
 
     Attributes:
         sums: digests by key group, or by bucket of keys.
-        misfiled: number of records whose hash gives another key group, by the same.
-        unhashed: number of records whose hash is not known, by the same.
+        misfiled: by the same groups, number of records whose hash gives another key group.
+        unhashed: by the same groups, number of records whose hash is not known.
     """
 
     sums: Sums = field(default_factory=dict)
@@ -220,7 +220,10 @@ class RowDigest:
         return identities
 
     def _take_apart(self, payload: pa.Array) -> dict[str, pa.Array]:
-        """Return the null flags and the digested fields of a payload; a field is null where the payload is null."""
+        """Split a payload into the columns to digest: null flags, and the digested fields without those in `lost`.
+
+        A field is null where the payload is null.
+        """
         columns = self._columns
         arrays = {NULLS: payload.is_null()}
         if columns.fields is None:
@@ -582,7 +585,7 @@ def _find_session_rules(sessions: SessionStates, timers: Collection[str]) -> Ite
 
 
 def _lacking(text: str, names: tuple[str, ...], others: tuple[str, ...]) -> _Rule:
-    """Make the rule that each window with an entry in one of the states `names` has one in one of `others`, too."""
+    """Make the rule that a window with an entry in one of the states `names` also has one in one of `others`."""
 
     def find(states: _States) -> DataFrame:
         one, other = states.read_windows(names), states.read_windows(others)
@@ -698,7 +701,8 @@ def _count_unlike(states: _States, name: str, view: str) -> dict[str, int]:
 
 def _join_distinct(states: _States, name: str, view: str) -> tuple[DataFrame, list[str]]:
     rows, values = states.read(name), states.read(view)
-    # The namespace of `accState` is void, which is null.
+    # Without windows, the namespace of `accState` is void and its column null. Nulls do not match in a join, so only
+    # keys are compared.
     pair = [COMPARED, NAMESPACE] if _is_basic(states.shapes[name].namespace, *_TIME_WINDOWS) else [COMPARED]
     counted = values.groupBy(*pair).agg(F.count("*").alias(_TIMES))
     kind = rows.schema[PAYLOAD].dataType

@@ -234,7 +234,8 @@ class RowsRewriter:
         self._rewrite = rewrite
         self._table = KeyedTable(rewrite.layout, rewrite.rows.options)
         self._digest = WrittenDigest(rewrite.digests)
-        # Lists are encoded again as a whole: a record of a list state has several rows.
+        # A record of a list state has several rows: it is encoded as a whole, instead of replacing its value row by
+        # row.
         flow = rewrite.rows.flow
         self._has_lists = StateKind.LIST in (flow.before.kind, flow.after.kind)
 

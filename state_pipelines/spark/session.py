@@ -434,7 +434,7 @@ def create_session(
         options = _LOOPBACK | {"spark.executorEnv.PYTHONPATH": str(_ROOT)} | options
         if _JAVA_DEFAULTS not in given:
             options[_JAVA_DEFAULTS] += f" {list_java_options(options, os.environ)}"
-        # The `python3` on the PATH may be an interpreter without our packages.
+        # Workers run the Python of this process: the `python3` on the PATH may lack our packages.
         environment |= start_workers()
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     builder = SparkSession.builder.appName(app_name)

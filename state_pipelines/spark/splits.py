@@ -186,7 +186,7 @@ def check_options(options: Mapping[str, str], known: Iterable[str]) -> None:
 
 
 def choose_whole(state: KeyedState, table: TableOptions) -> StateOptions:
-    """Return options for reading all rows of a state in a job whose tasks each get the list of all splits."""
+    """Return options for reading all rows of a state in at most about `MOST_SPLITS` splits."""
     size = max(SPLIT_SIZE, state.operator.snapshot.file_size // MOST_SPLITS)
     return StateOptions(state.operator.label, state.name, table, None, size)
 

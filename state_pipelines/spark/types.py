@@ -79,7 +79,7 @@ def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def from_spark(array: pa.Array, target: pa.DataType) -> pa.Array:
-    """Replace types that stand for others in Spark (see above), so that `conform` can convert the array to `target`."""
+    """Restore types that Spark lacks (see the module's table), so that `conform` can convert the array to `target`."""
     if pa.types.is_null(target):
         return pa.nulls(len(array))
     if pa.types.is_struct(target) and target.num_fields == 0:
