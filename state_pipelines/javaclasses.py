@@ -207,7 +207,7 @@ def name_class(of: JavaType) -> str:
 _MAGIC = 0xCAFEBABE
 _PUBLIC, _STATIC, _FINAL, _TRANSIENT, _INTERFACE, _ABSTRACT, _ENUM = 0x1, 0x8, 0x10, 0x80, 0x200, 0x400, 0x4000
 _UTF8, _CLASS, _STRING, _METHOD, _NAME_AND_TYPE = 1, 7, 8, 10, 12
-# Bytes after the tag of the other constants; long and double take two entries.
+# Bytes after the tag of constants that are skipped, by tag; long and double (`_WIDE`) take two entries of the pool.
 _SIZES = {3: 4, 4: 4, 5: 8, 6: 8, 9: 4, 11: 4, 15: 3, 16: 2, 17: 4, 18: 4, 19: 2, 20: 2}
 _WIDE = frozenset({5, 6})
 _SYNTHETIC = 0x1000

@@ -76,7 +76,8 @@ def join_offsets(states: Sequence[OperatorStateMetaInfo], name: str) -> dict[str
         name: of the stream, for errors.
 
     Raises:
-        FormatError: two handles, or one twice, have elements of a list state, or a broadcast state has two offsets.
+        FormatError: elements of a list state are listed in two handles, or twice in one; or handles have different
+            offsets of a broadcast state.
     """
     found: dict[str, tuple[int, ...]] = {}
     for state in states:
@@ -114,7 +115,7 @@ def order_offsets(
             same elements; bytes after the header belong to no element; or the handle lacks a broadcast state.
     """
     if shared and not header.broadcasts:
-        # A handle over the file of another subtask has a copy of broadcast state there, and nothing else.
+        # Subtasks share a file only for the copy of broadcast state in it, as after a rescaling.
         what = "two handles name this file, which has no broadcast state that subtasks could share"
         raise FormatError(what, where=Where(file=name), hint=EDITED_METADATA)
     for state in (*handle, *shared):

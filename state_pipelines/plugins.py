@@ -23,7 +23,8 @@ def load_plugins(group: str, kind: str) -> None:
     with _lock:
         if group in _loaded:
             return
-        # Marked before they are loaded: what they register may look something up. Other threads wait for them.
+        # The group counts as loaded while its modules are loaded, because these may call this function again. Other
+        # threads wait for the lock.
         _loaded.add(group)
         from importlib.metadata import entry_points  # with the parser of e-mail, for what may never be asked
 

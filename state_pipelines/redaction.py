@@ -52,8 +52,8 @@ _OPTION = re.compile(
 )
 _SHOWN = r"\g<option>\g<setting>\g<header>\g<single>\g<double>…"
 
-# In a sentence, a strong name is always that of a secret, unless one of these words is before it:
-# `state password: 3 entries`.
+# Words before a strong name (such as `password`) that make it the name of something else than a secret: `state
+# password: 3 entries`.
 _NAMED_BEFORE = "".join(
     rf"(?<!{word} )" for word in ("class", "column", "field", "operator", "property", "state", "type", "unexpected")
 )

@@ -87,7 +87,8 @@ class StateLog:
         self._is_queue = info.backend_type is BackendStateType.PRIORITY_QUEUE
         self._prefix = layout.prefix
         self._find_scope = _make_scope(layout)
-        # Changes that still count, by record key; a cleared map has its head, in a tuple, as the key.
+        # Changes that no later change replaces, by record key. The key of a change that clears a map is the head of its
+        # record keys (without map key), in a tuple.
         self._changes: dict[bytes | tuple[bytes], list[bytes]] = {}
         if self.kind is EntryKind.LIST:
             self._encode_element, self._decode_list = make_list_functions(layout.value)
@@ -172,9 +173,9 @@ class StateLog:
 
 
 def _make_scope(layout: KeyedLayout) -> Callable[[bytes], bytes]:
-    """Make a function that returns key and namespace of a record key (of a map: of its head), as changes have them.
+    """Make a function that converts a record key (of a map: its head) to the key and namespace in a logged change.
 
-    Record keys also store lengths where key and namespace are both of variable length; changes never do.
+    If key and namespace are both of variable length, record keys also contain their lengths; changes never do.
     """
     prefix = layout.prefix
     fields = dict(layout.key.fields)
@@ -199,7 +200,7 @@ class LoggedEntries:
     keys: Callable[[], Iterator[bytes]]
 
     def __init__(self, entries: Entries, log: StateLog) -> None:
-        # Reads need no log: bind the methods of the other store, without a call in between.
+        # Reads need no log: bind the methods of the wrapped store, without a call in between.
         self.get, self.keys = entries.get, entries.keys
         self._entries, self._log = entries, log
 
@@ -253,8 +254,8 @@ class ChangelogStore:
         store: holds the entries; closed with this one.
 
     Attributes:
-        store: the other store.
-        is_heap: as in the other store.
+        store: the wrapped store.
+        is_heap: as in the wrapped store.
         unlogged: number of changes that bypassed the log: records were loaded, a state was dropped, or it was
             registered with another serializer. Only a new base contains such changes.
         without_log: names of the states whose changes are never logged: states with TTL whose `StateTtlConfig` is
@@ -336,7 +337,7 @@ class ChangelogSettings:
     """Options of the changelog.
 
     Attributes:
-        interval: age at which a base is replaced; None for never.
+        interval: age at which a base (all state, materialized) is replaced; None for never.
         compressed: changes are compressed (snappy).
         compressed_base: a base of the heap is compressed; RocksDB compresses its own blocks.
     """

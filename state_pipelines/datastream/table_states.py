@@ -208,7 +208,7 @@ class CombinedState(TableState):
         self._type = descriptor.type_info
 
     def add(self, value: Any) -> None:
-        """Combine a value with the stored one; None removes that (`HeapReducingState`, `HeapAggregatingState`)."""
+        """Combine a value with the stored one, or remove the stored one for None (as in `HeapReducingState`)."""
         if value is None:
             self._table.remove(self._namespace)
             return
@@ -531,7 +531,7 @@ class _TtlCombinedState(TtlState, CombinedState):
     """A combined state with TTL: `add` ignores an expired value, unless expired values are visible."""
 
     def add(self, value: Any) -> None:
-        """Combine a value with the stored one; None removes that."""
+        """Combine a value with the stored one; None removes the stored one."""
         self.clean_some()
         super().add(value)
 
@@ -613,7 +613,7 @@ class TableReadOnlyBroadcastState(ReadOnlyBroadcastState[Any, Any]):
             yield read_key(key), None if value is None else read_value(value)
 
     def clear(self) -> None:
-        """Refuse.
+        """Refuse to change a state for reading.
 
         Raises:
             UsageError: always.
@@ -741,7 +741,7 @@ _WORDS: dict[BasicKind | None, tuple[str, BasicKind]] = {
     BasicKind.LONG: ("BIGINT", BasicKind.LONG),
     BasicKind.BIG_INT: ("BIGINT", BasicKind.LONG),
     BasicKind.CHAR: ("STRING", BasicKind.STRING),
-    # The coders write days, nanoseconds of the day, and milliseconds: as the codecs of the kinds on the right.
+    # These coders write days, nanoseconds of the day, and milliseconds: the scalar values of the kinds on the right.
     BasicKind.SQL_DATE: ("DATE", BasicKind.LOCAL_DATE),
     BasicKind.SQL_TIME: ("TIME", BasicKind.LOCAL_TIME),
     BasicKind.SQL_TIMESTAMP: ("TIMESTAMP", BasicKind.DATE),

@@ -664,7 +664,7 @@ def channel_states(handle: AnyChannelStateHandle) -> tuple[ChannelState, ...]:
 def measure_channel(state: ChannelState, delegate: StreamStateHandle) -> int:
     """Return the bytes of the buffers of a channel including their lengths.
 
-    It subtracts the stream header, which inlined handles count.
+    The size in an inlined handle includes the stream header, which is subtracted.
     """
     alone = isinstance(delegate, ByteStreamStateHandle) and len(delegate.data) == state.state_size
     return state.state_size - HEADER_SIZE if alone and state.offsets == (HEADER_SIZE,) else state.state_size

@@ -275,7 +275,7 @@ class HandleReader:
     def open_all_raw_keyed(
         self, handles: Sequence[KeyedStateHandle | None], context: RecordContext
     ) -> list[KeyedFile | StateError | None]:
-        """Open files of raw keyed state (see `open_raw_keyed`), several at a time; a failed file is its error."""
+        """Open files of raw keyed state (see `open_raw_keyed`), several at a time; errors are results."""
         return attempt_together([partial(self.open_raw_keyed, each, context) for each in handles], self.directory)
 
     def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedSubtaskState:
@@ -331,7 +331,7 @@ class HandleReader:
 
     @cached_property
     def _shared_elements(self) -> dict[object, tuple[OperatorStateMetaInfo, ...]]:
-        """By stream of operator state that several handles name: the states in all these handles."""
+        """For each stream of operator state that several handles name, the states in all these handles."""
         named: dict[object, list[OperatorStateHandle]] = {}
         for handle in self.operator_handles:
             named.setdefault(_find_name(handle.delegate), []).append(handle)

@@ -737,7 +737,7 @@ class Stage:
         return self._take(stage, self.frame.withColumnRenamed(PAYLOAD, "values"), "values")
 
     def _take(self, stage: flows.Regroup, grouped: DataFrame, name: str) -> DataFrame:
-        """Evaluate the SQL of a stage over the column `name`, which holds gathered values; it gives one value per row."""
+        """Evaluate the SQL of a stage over the column `name` with the gathered values of a row: one value per row."""
         assert stage.sql is not None
         shown = [F.col(hidden(each)).alias(each) for each in KEYS[:2] if hidden(each) in grouped.columns]
         kept = [each for each in grouped.columns if each != name]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StatePair:
-    """A state in both plans; `bare_old` and `bare_new` are of the plans without filters (`lineage.without_filters`)."""
+    """A state in both plans, and in the plans without filters (`bare_old`, `bare_new`; `lineage.without_filters`)."""
 
     old: PlannedState
     new: PlannedState
@@ -57,8 +57,8 @@ def compare_rows(
         if len(found) == len(rows):
             source: PlannedRow | None = found[number]
         else:
-            # If the numbers of rows differ, one layout has the row only, and the other one also a key that is computed
-            # from the row.
+            # The layouts may have different numbers of rows: one has only the row itself, the other one also a key that
+            # is computed from the row. The row itself is the last one.
             source = found[-1] if found else None
         if source is None:
             continue
@@ -380,8 +380,9 @@ _ADDED_UP = ("COUNT", "SUM", "$SUM0", "AVG")
 def _find_unfolded(column: PlannedColumn, kept: Sequence[str]) -> str:
     """Explain why a buffer of a bounded OVER cannot be computed from the rows of its window; empty if it can.
 
-    After the restore, Flink retracts the rows from before the savepoint from the buffer when they leave the window, so
-    a buffer of their values must not start empty. A column that these rows lack is NULL, which no call retracts.
+    After the restore, Flink retracts the old rows of the window from the buffer when they leave the window, so the
+    buffer must contain their values. An argument that the old rows lack is NULL in them, and aggregates do not retract
+    NULL.
     """
     buffer = column.buffer
     assert buffer is not None

@@ -25,8 +25,8 @@ class Derivation(StrEnum):
         FOLD_SUM_OR_ZERO: the same, zero where it has none.
         FOLD_MIN: the least value of a view, NULL where it has none.
         FOLD_MAX: the greatest value of a view, NULL where it has none.
-        FOLD_ROWS: the function over the rows that another state of the operator keeps.
-        COUNT_MATCHES: the number of rows of the other side of a join.
+        FOLD_ROWS: the aggregate function over the rows that another state of the operator keeps.
+        COUNT_MATCHES: for each row of one side of a join, the number of matching rows of the other side.
         FIRST_ROWS: the first rows by the order of a rank that keeps fewer rows than before.
         LAST_ROWS: the last rows of a window that gets shorter, and their number and the time of the first of them.
         COPY_VALUES: the values of another state, with the number of rows of each.

@@ -201,7 +201,7 @@ _REPEATED = re.compile(r"\b(other|third|\d+th) ")
 _PAIR = re.compile(r"(\S+) = ((?:(?:other|third|\d+th) )*[^\s();]+)")
 # Fields that say how a node is run, or where it is in the plan, and not what its rows are.
 _IGNORED = ("id", "type", "description", "inputProperties", "configuration", "state", "outputType")
-# Abilities of sources that only choose columns: the output type has the same information.
+# Abilities of sources that do not change which rows are read; what they change of columns is in the output type.
 _PROJECTIONS = ("ProjectPushDown", "ReadingMetadata", "WatermarkPushDown", "SourceWatermark")
 
 
@@ -244,7 +244,7 @@ def trace_lineage(plan: Plan) -> Mapping[int, Lineage]:
 
 
 def _join_tables(inputs: Sequence[Lineage]) -> tuple[str, ...]:
-    """Return the tables of all inputs of a node that is no join; a table occurs as often as in one of its inputs."""
+    """Return the tables of all inputs of a node that is no join, each as often as in the input that repeats it most."""
     counts = Counter[str]()
     for each in inputs:
         counts |= Counter(each.tables)
@@ -565,7 +565,8 @@ def find_null_keys(spec: Mapping[str, Any]) -> tuple[bool, ...]:
 def _mark_right(left: Lineage, right: Lineage) -> str:
     """Return the mark for columns of a join's right side, by how often the left side already has one of its tables.
 
-    Which columns the query reads of a table does not matter, so that another column does not change other texts.
+    The mark does not depend on the number of columns that the query reads of a table: if it reads one more, the texts
+    of the other columns stay.
     """
     times = max((left.tables.count(each) for each in right.tables), default=0)
     if times == 0 and not set(left.columns).isdisjoint(right.columns):
@@ -580,7 +581,7 @@ _TIME_INDICES = ("leftTimeIndex", "rightTimeIndex")
 
 
 def _find_window_column(windowing: Mapping[str, Any], side: Lineage) -> str:
-    """Return the text of the column with the window of a row; its index would change with the columns before it."""
+    """Return the text of the column with the window of a row, which stays if columns are added before it."""
     names = ("timeAttributeIndex", "windowEnd", "sliceEnd")
     return next((find_column(side.columns, windowing[name]) for name in names if name in windowing), "")
 
@@ -607,7 +608,7 @@ def _trace_over(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     ]
     kept = source.columns
     if len(kept) + len(texts) < len(node.columns):
-        # Before 2.0 the constants are columns of the result.
+        # Before Flink 2.0, the constants in the windows are columns of the result, too.
         kept = columns
     return Lineage((*kept, *texts), source.rows)
 

@@ -293,7 +293,7 @@ def _identity(each: NodeSignature) -> tuple[Hashable, ...]:
     return (each.kind, each.key, each.inputs, each.task, frozenset(each.full_sides))
 
 
-# Properties by which nodes are matched, round after round: first all of them, then those that a change leaves equal.
+# Properties by which nodes are matched, round after round: all in the first round, then fewer, to match changed nodes.
 _ROUNDS: Sequence[_Round] = (
     lambda each: (*_identity(each), each.columns, each.sinks, each.node.kind),
     lambda each: (*_identity(each), each.columns, each.sinks),

@@ -19,12 +19,12 @@ class Verdict(StrEnum):
     """Verdict on a column, a state or an operator.
 
     Attributes:
-        CARRIED: it holds what it held, exactly; operators and states may have other names.
+        CARRIED: its content stays exactly the same; operators and states may have other names.
         COMPUTED: it is computed from columns that the old state has.
-        EMPTY: it begins with nothing, so that it is partial.
+        EMPTY: it starts empty, so it lacks the rows from before.
         DROPPED: the new query does not have it.
         REFUSED: the new query needs it, and there is no correct way to compute it.
-        UNDETERMINED: it is not known what it was.
+        UNDETERMINED: of a whole plan: some operators fit each other equally well (`PlanComparison.ties`).
     """
 
     CARRIED = "carried"
@@ -100,7 +100,7 @@ class SortColumn:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The rows that a rank keeps for each key: the first ones by an order, of equal ones those that came first.
+    """The rows that a rank keeps for each key: the first ones by an order, and of equal rows those that arrived first.
 
     Attributes:
         limit: number of rows.

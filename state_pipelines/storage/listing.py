@@ -333,7 +333,7 @@ def _scan_directory(path: str) -> dict[str, int] | None:
     try:
         with os.scandir(path) as entries:
             for entry in entries:
-                # Links to nothing, and files that were removed since the directory was opened, are not there.
+                # Leave out links to nothing, and files that were removed since the directory was opened.
                 with suppress(FileNotFoundError):
                     sizes[entry.name] = -1 if entry.is_dir() else entry.stat().st_size
     except (FileNotFoundError, NotADirectoryError):

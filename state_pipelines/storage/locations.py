@@ -51,7 +51,7 @@ class Reach(Protocol):
     """The directories in which a file may be."""
 
     def require(self, path: str, descriptor: int) -> None:
-        """Raise OutOfReachError if an open local file is outside these directories; `path` is that of opening it."""
+        """Raise OutOfReachError if an open local file is outside these directories; it was opened by `path`."""
 
 
 @dataclass(frozen=True)
@@ -688,7 +688,7 @@ def _find_region(error: BaseException) -> str:
 def _explain_at(location: Location, error: BaseException) -> str:
     if isinstance(location.filesystem, LocalFileSystem):
         return explain(error)
-    # The message may contain the URL with a password. One with blanks is only hidden if the whole URL is replaced.
+    # The message may contain the URL with a password. A password with blanks is hidden only by replacing the whole URL.
     return explain(
         error, getattr(location.filesystem, "storage_options", None) or {}, urls={location.url: str(location)}
     )

@@ -587,7 +587,7 @@ def find_path(descriptor: int, path: str) -> str:
 
 
 def resolve_directory(path: str) -> str:
-    """Return the path of a directory without symbolic links; it follows them itself if it cannot open the directory."""
+    """Return the path of a directory without symbolic links, even if the directory cannot be opened."""
     try:
         descriptor = os.open(path, DIRECTORY)
     except (OSError, ValueError):

@@ -277,7 +277,7 @@ def _find_objects(root: Location, skip: frozenset[str], depth: int) -> Iterator[
             above += name + "/"
             if name in _WITHOUT_SNAPSHOTS or level >= depth or above in skipped:
                 return above
-            # Only keys after `_metadata` are left out. If the listing of this range is repeated, it must find it again.
+            # Only keys after `_metadata` are left out: a repeated listing of this range must find `_metadata` again.
             if above in found and key > above + METADATA_FILE:
                 return above
         if key == above + METADATA_FILE:
@@ -790,7 +790,7 @@ class SnapshotWriter:
             except TargetExistsError:
                 raise _target_exists(self.target) from None
             self.published = True
-            # The snapshot is complete; if this fails, retention recognizes the leftover file by its name.
+            # The snapshot is complete. If the pending file cannot be removed, retention recognizes it by its name.
             with suppress(StateError):
                 remove_file(self._pending)
         self.published = True
@@ -801,7 +801,7 @@ class SnapshotWriter:
         try:
             location.filesystem.mv(pending.path, location.path)
         except FileNotFoundError:
-            # An earlier attempt may have renamed it although its response was lost.
+            # An earlier attempt may have renamed the file although its response was lost.
             if exists(pending) or not exists(location):
                 raise
 
