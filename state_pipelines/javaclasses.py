@@ -544,7 +544,7 @@ class _Signature:
                 arguments = self.arguments()
             if self.next() == ";":
                 return JavaType(name, arguments)
-            # A dot: a class inside a class with type arguments.
+            # After a dot comes the name of a class inside a class with type arguments.
             name = f"{name}${self.until('<;.')}"
 
     def arguments(self) -> tuple[JavaType, ...]:
@@ -569,13 +569,13 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, Runti
 """Errors of `zipfile` about jars that are damaged or in forms that it does not read."""
 
 MAX_JAR_CLASSES = 1 << 30
-"""Bytes of all classes of a jar, which are read for the names of their super classes."""
+"""Maximum bytes of all classes of a jar, which are read for the names of their super classes."""
 
 MAX_CLASS_SIZE = 16 << 20
-"""Bytes of a class file or a field list; class files of compilers have some KiB, seldom a MiB."""
+"""Maximum bytes of a class file or a field list; class files of compilers have some KiB, seldom a MiB."""
 
 MAX_JAR_SIZE = 1 << 30
-"""Bytes of a jar, which is held whole."""
+"""Maximum bytes of a jar, which is held in memory as a whole."""
 
 _CLASS_FILE, _JAR = b"\xca\xfe\xba\xbe", b"PK\x03\x04"
 _SUFFIX = ".class"

@@ -86,7 +86,7 @@ _PRIVATE_KEY = re.compile(
 )
 _ENCODED = re.compile(r"%(?:25)*3A(?:%(?:25)*2F)+", re.IGNORECASE)
 _ENCODINGS = 4
-"""Number of times that a URL inside of others may be encoded."""
+"""Number of times that a word is percent-decoded: a URL inside other URLs may be encoded several times."""
 
 
 # Errors that are raised and caught for every value have the same few texts, and locations the same few files.

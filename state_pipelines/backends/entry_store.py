@@ -161,7 +161,7 @@ class EntryStore(Protocol):
 
 
 BATCH = 1 << 16
-"""Records after which a batch ends with the key group at hand."""
+"""Number of records from which on a batch ends with its current key group."""
 
 NAME = "live state"
 """File name of records that come from no file, in errors."""
@@ -412,7 +412,7 @@ Decode: TypeAlias = "Callable[[bytes], Value]"
 
 _INTEGERS = {"i8": ">b", "i16": ">h", "i32": ">i", "i64": ">q"}
 _SHORT = 127
-"""Length + 1 of a text from which on it takes more than one byte."""
+"""Largest number (length of a text + 1) that is stored in one byte."""
 _ORDERED = -(1 << 63)
 
 

@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveFile(KeyedFormat):
-    """Records of a store; a scan may or may not see changes of the store that are made meanwhile.
+    """The records of a live store, read as a file; a scan may or may not see changes that are made meanwhile.
 
     Attributes:
         store: holds the entries; it cannot be sent to other processes, and neither can this file.
@@ -431,7 +431,7 @@ class StateTable:
 
 _TIMESTAMP = 8
 _SLACK = 64
-"""Removed timers that the index holds at least before it is rebuilt."""
+"""Minimum number of removed timers in the index for which it is rebuilt."""
 
 
 class TimeDomain(Enum):

@@ -817,7 +817,7 @@ class CheckpointCoordinator:
         self.pending = PendingCheckpoint(trigger, transaction)
         return trigger
 
-    # Ends
+    # Completion and failure
 
     def complete(self, taken: Sequence[TaskCheckpoint]) -> CompletedCheckpoint:
         """Publish the pending checkpoint, and discard those that it replaces.

@@ -261,7 +261,7 @@ FOREIGN_PREFIXES = {
     "taskmanager.network.": _NETWORK,
     "taskmanager.memory.network.": _NETWORK,
 }
-"""Beginnings of keys without a default that could be accepted, with the reason."""
+"""Beginnings of keys that are refused with any value, with the reason."""
 
 MIN_INTERVAL = 10
 """Shortest interval and timeout in milliseconds (`CheckpointCoordinatorConfiguration.MINIMAL_CHECKPOINT_TIME`)."""
@@ -284,9 +284,10 @@ class ClaimMode(Enum):
     """The owner of the restored snapshot (`RecoveryClaimMode`)."""
 
     NO_CLAIM = "NO_CLAIM"
-    """The user; none of its files is ever deleted or needed after the first checkpoint, which is full."""
+    """The user owns the snapshot: its files are never deleted, and not needed after the first checkpoint, which is
+    full."""
     CLAIM = "CLAIM"
-    """The job, which deletes it when a checkpoint subsumes it."""
+    """The job owns the snapshot, and deletes it when a checkpoint subsumes it."""
 
 
 @dataclass(frozen=True)

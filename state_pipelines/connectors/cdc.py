@@ -58,7 +58,7 @@ SPLIT_COLUMNS = pa.schema(
 """Offsets are JSON (`file`, `pos`, `gtids`, …): of a chunk its high watermark, of the binlog the next event."""
 
 OFFSET_COLUMNS = pa.schema([pa.field("partition", pa.string(), False), pa.field("offset", pa.string(), False)])
-"""JSON, as Debezium has them."""
+"""Partition and offset are JSON, in Debezium's format."""
 
 
 @dataclass(frozen=True)

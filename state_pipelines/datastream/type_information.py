@@ -284,7 +284,8 @@ CONVERSIONS: dict[BasicKind, TimeConversion] = {
     ),
     BasicKind.LOCAL_DATE_TIME: TimeConversion(_write_local_date_time, _read_local_date_time),
 }
-"""Conversions by kind of `serializers.tree.Basic`; values of the other kinds are the same in both forms."""
+"""Conversions by kind of `serializers.tree.Basic`; values of other kinds are the same in Python and in the scalar
+codec."""
 
 _SLOTS = ("_fields", "_values", "_row_kind")
 _SHORT_KINDS = ("+I", "-U", "+U", "-D")

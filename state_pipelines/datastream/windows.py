@@ -416,7 +416,7 @@ WINDOW_CONTENTS = "window-contents"
 """Name of the state of the contents, which Flink gives it."""
 
 LATE_ELEMENTS = "numLateRecordsDropped"
-"""Name of the counter of late elements that go nowhere."""
+"""Name of the counter of late elements that are dropped."""
 
 
 class WindowOperator(KeyedOperator):

@@ -372,7 +372,7 @@ class Operator(OperatorFiles):
         yield from self.raw_states
 
     def state(self, name: str) -> State:
-        """A state by name (of Python functions also that in Python), keyed first; `_in_flight_data` is `in_flight`.
+        """A state by its name, or its name in Python; keyed states come first, and `_in_flight_data` is `in_flight`.
 
         Raises:
             NotFoundError: there is none; the error lists what there is.

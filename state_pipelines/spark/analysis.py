@@ -152,13 +152,14 @@ FUNCTIONS = frozenset(
     {"aes_decrypt", "aes_encrypt", "assert_true", "bitmap_count", "hmac", "raise_error", "try_aes_decrypt", "typeof"}
     | {"uuid"}
 )
-"""Functions of other groups that are allowed too. The others there call Java, read files or name the session."""
+"""Allowed functions of other groups. All other functions of those groups call Java, read files or name the session."""
 
 _ANALYSIS = frozenset(
     f"org.apache.spark.sql.catalyst.analysis.Unresolved{name}"
     for name in ("Attribute", "Function", "Star", "ExtractValue", "Alias")
 )
-"""Nodes of the package `analysis` that may occur in expressions over a row; others become relations or any function."""
+"""Nodes of the package `analysis` that may occur in expressions over a row; others stand for relations or any
+function."""
 
 _SESSION_NAMES = frozenset({("current_user",), ("session_user",), ("user",)})
 """Names that Spark takes for functions of the session if the row has no column of the name

@@ -222,7 +222,7 @@ def sample_rows(expectation_arguments: Mapping[str, Any], details: Mapping[str, 
 
 
 def _name_values(arguments: Mapping[str, Any], value: Any) -> dict[str, Any]:
-    """Return an offending value as a row, by column; it is a single value, a tuple of columns, or already a row."""
+    """Return an offending value as a row, by column; it may be a single value, a tuple by column, or a row already."""
     if isinstance(value, dict):
         return value
     pair = [arguments.get(name) for name in ("column_A", "column_B")]

@@ -118,7 +118,7 @@ def is_gathering(flow: Flow) -> bool:
 def find_gathered(
     spark: SparkSession, flow: Apply, keys: Mapping[str, DataType], layouts: LayoutContext
 ) -> GatheredList | None:
-    """Return how Arrow computes the value that each list state becomes; None when Arrow cannot.
+    """Return how Arrow computes one value from each list of a list state; None when Arrow cannot.
 
     Args:
         spark: the session.
@@ -215,7 +215,7 @@ class FieldStage:
 
 @dataclass(frozen=True)
 class FieldwiseFlow:
-    """A flow, field by field.
+    """A flow that Arrow computes field by field.
 
     Attributes:
         state: the state that is read.

@@ -218,7 +218,7 @@ def _has_seed(request: dict[str, Any]) -> bool:
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
-    """A request and the standard streams that come with it; None when it is not complete."""
+    """Receive a request and the standard streams that come with it; None if the request is not complete."""
     files: list[int] = []
     try:
         connection.settimeout(_TIMEOUT)
@@ -231,7 +231,7 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int
 
 
 def _take_over(request: dict[str, Any]) -> None:
-    """Become the process that asked: its streams, environment, path of imports and directory."""
+    """Take over the streams, environment, import path and working directory of the process that sent the request."""
     connection: socket.socket = request["connection"]
     connection.settimeout(None)
     # The asking process waits until this closes: workers, which may outlive the daemon, must not hold it open.

@@ -105,7 +105,7 @@ class KeyedSettings:
         contents: descriptor of the state `window-contents`: a list of the rows, or a reducing or aggregating state of
             them; default a list, of the type that the restored state has, else of rows with the columns.
         element: column whose values are the elements of windows; by default whole rows are.
-        allowed_lateness: of rows after the end of their window.
+        allowed_lateness: how long after its end a window still accepts rows.
         broadcast_states: descriptors of the broadcast states of a `KeyedBroadcastProcessFunction`.
         classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
             field lists; default those that the snapshot was opened with.

@@ -268,7 +268,7 @@ _INPUTS = ("first", "second")
 """Columns with the rows of each input, null in the rows of the other."""
 
 _WITH_BROADCAST = ("first", "broadcast")
-"""The same where the second input is broadcast."""
+"""Columns with the rows of each input (see `_INPUTS`) where the second input is broadcast."""
 
 
 def connect(
@@ -655,7 +655,7 @@ class KeyedTask:
         windows: assigner of the windows of a window function; None for other functions.
         contents: descriptor of the contents of the windows.
         element: column whose values are the elements of the windows; None for rows.
-        allowed_lateness: of elements after the end of their window.
+        allowed_lateness: how long after its end a window still accepts elements.
         clock: measures the snapshot.
     """
 

@@ -152,7 +152,8 @@ SCHEMA = pa.schema(
 )
 """One row per state; an operator without states, or a snapshot that cannot be read, has one row with its `error`.
 
-`format` is the format of the keyed state (see `KeyedFormat`); the row of an operator without states has that of all.
+`format` is the format of the state if it is keyed (see `KeyedFormat`). The row of an operator without states has the
+formats of all its keyed state.
 """
 
 

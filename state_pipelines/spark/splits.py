@@ -53,8 +53,8 @@ SPLIT_SIZE = 64 << 20
 """Bytes of file per task unless the option `splitSize` says otherwise."""
 
 MOST_SPLITS = 4096
-"""Approximate maximum of the number of splits if every task of a job gets the list of all splits; splits then get
-larger."""
+"""Approximate maximum of the number of splits if every task of a job gets the list of all splits: large states then
+have larger splits instead of more."""
 
 _IGNORED: dict[str, type[StateError]] = {
     "ignoreCorruptFiles": FormatError,

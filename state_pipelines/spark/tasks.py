@@ -91,7 +91,8 @@ def _summarize(traceback: str) -> str:
 
 
 LOGGER = "state_pipelines.requests"
-"""Logger of the lines, at INFO; their context has `stage`, `partition`, `requests` and `bytes_read`."""
+"""Logger of the lines of `log_requests`, at INFO; their context has `stage`, `partition`, `requests` and
+`bytes_read`."""
 
 
 @contextmanager

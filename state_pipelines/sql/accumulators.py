@@ -29,8 +29,8 @@ UNRESOLVED = LogicalType(root="?")
 """A type that a plan does not say, such as the accumulator of a function of the user."""
 
 MOST_FILTERS = 64
-"""Maximum number of calls with the same distinct arguments whose marks fit into one long per value: a bit per call. If
-rows are retracted, a call needs a count instead of a bit, and only one fits."""
+"""Maximum number of calls with the same distinct arguments for which Flink keeps one long per value, with a bit per
+call. If rows are retracted, a call needs a count instead of a bit, and the long holds only one."""
 
 _AGGREGATES = "org.apache.flink.table.runtime.functions.aggregate."
 _STRING = LogicalType(root="VARCHAR", length=MAX_LENGTH)

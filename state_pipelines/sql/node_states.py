@@ -707,4 +707,5 @@ _TRANSFORMATIONS: Mapping[str, tuple[str, ...]] = {
     "union": (),
     "window-table-function": ("window",),
 }
-"""Names of the transformations of a node, for kinds of nodes that differ from them (constants `…_TRANSFORMATION`)."""
+"""Names of the transformations of a node, by kind of node, where they are not the kind itself (constants
+`…_TRANSFORMATION`)."""

@@ -251,7 +251,7 @@ _LIMITED = ("Top1-Rank-State", "data-state-with-append", "data-state-with-update
 """States of a rank that hold no more rows than it emits; `RetractableTopNFunction` keeps all rows."""
 
 _UNORDERED = ("FLOAT", "DOUBLE", "RAW", "STRUCTURED_TYPE", "ROW", "ARRAY", "MAP", "MULTISET", "?")
-"""Types of which the order of Flink is not that of SQL: `NaN` is equal to every number in a generated comparator."""
+"""Types that Flink orders otherwise than SQL: in a generated comparator, `NaN` is equal to every number."""
 
 
 def _find_fewer_rows(old: NodeSignature, new: NodeSignature, pair: StatePair) -> int | None:
