@@ -458,7 +458,7 @@ def _chunks(stream: StateStream) -> Iterator[bytes]:
 
 
 def _measure_named(stream: StateStream, size: int) -> int:
-    """Return the number of bytes of a stream in its file, whose size is `size`."""
+    """Return how many bytes of a whole file of `size` bytes belong to its stream."""
     return size if stream.holds_changes else min(size, stream.size)
 
 

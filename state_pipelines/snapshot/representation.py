@@ -47,8 +47,8 @@ _HIDDEN = re.compile(
 )
 # The ASCII characters of `_HIDDEN`; for ASCII texts, this pattern takes a fifth of the time.
 _HIDDEN_ASCII = re.compile("[\x00-\x08\x0b-\x1f\x7f]")
-# Invisible characters that writing needs: joiners inside words of scripts from Arabic to Mongolian and between emoji,
-# and one selector after a symbol.
+# Invisible characters that are needed to write some texts: joiners inside words of scripts from Arabic to
+# Mongolian and between emoji, and one selector after a symbol.
 _JOINED = "\u0620-\u06dc\u06de-\u06ff\u0710-\u088f\u0892-\u08e1\u08e3-\u10ff\u1161-\u17b3\u17b6-\u180a\u1810-\u1cff"
 _SYMBOLS = "\xa9\xae\u203c\u2049\u2122\u2139\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
 _NEEDED = re.compile(

@@ -623,8 +623,8 @@ def open_snapshot(
         path: directory of the snapshot or its `_metadata` file; local path or fsspec URL.
         declarations: information that the snapshot does not hold; `declare` parses them from texts.
         path_mapping: `FROM=TO` texts for directories that were moved (absolute handles name them).
-        allow_roots: further directories that its files may be in. By default these are its own directory, for a
-            checkpoint those of its job (`storage.resolution`), and the new ones of `path_mapping`.
+        allow_roots: directories that its files may be in, besides its own directory, those of its job (for a
+            checkpoint; see `storage.resolution`), and the new ones of `path_mapping`.
         uids: added to those of `declarations`.
         classes: replaces the classes of `declarations`.
         storage_options: options of the fsspec file system, such as `key` and `secret` of S3; they are added to those

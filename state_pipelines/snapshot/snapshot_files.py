@@ -283,9 +283,9 @@ _LISTED = 8
 def find_held_key_groups(operator: OperatorState) -> dict[int, KeyGroupRange]:
     """Return the key groups of the managed keyed state of each subtask that has any, by index of the subtask.
 
-    They are the range of its handle. `rescale` may give several subtasks handles of the same RocksDB database with
-    overlapping ranges. Then they are the intersection with the range that Flink's formula gives to the subtask, because
-    Flink clips the database to it (`RocksDBIncrementalRestoreOperation`).
+    A subtask has the range of its handle. But `rescale` may give several subtasks handles of the same RocksDB database
+    with overlapping ranges: then each has only the key groups that are also in the range of Flink's formula, to which
+    Flink clips the database (`RocksDBIncrementalRestoreOperation`).
     """
     handles = {each.index: each.managed_keyed_state for each in operator.subtasks}
     present = {index: handle for index, handle in handles.items() if handle is not None and handle.key_groups.number}
@@ -901,7 +901,7 @@ class SnapshotFiles:
 
     @property
     def stored_layouts(self) -> LayoutContext:
-        """The layout context without the POJO subclasses that headers list, for which no header must be read."""
+        """The layout context without the POJO subclasses that headers list; it is derived without reading headers."""
         return LayoutContext(self.kryo_version, (), self.classes, self.declarations.messages)
 
     @cached_property

@@ -60,7 +60,8 @@ def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorP
         for each in (plan, plan.back):
             for flow in () if each is None else each.changed.values():
                 assert each is not None
-                # The planned shapes already list the subclasses that real readers find in the whole snapshot.
+                # An `EmptyReader` reads no headers: the planned shapes already list the subclasses that real readers
+                # find in them.
                 shapes = {read.state: read.shape for read in walk_flow(flow, beside=True) if isinstance(read, Read)}
                 reader = EmptyReader(spark, operator, shapes, each.row_layouts)
                 with at(operator=operator.label):

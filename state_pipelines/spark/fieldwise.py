@@ -662,7 +662,7 @@ def derive_row_layout(operator: Operator, name: str, opaque_values: OpaqueValues
 
 
 def choose_fields(kind: pa.DataType, wanted: Collection[str]) -> tuple[str, ...]:
-    """The `wanted` fields of a payload, in its order; if there are none, any one, to see where the payload is null."""
+    """Return the `wanted` fields in the payload's order; if there are none, one field, which shows null payloads."""
     chosen = tuple(each.name for each in kind if each.name in wanted)
     if chosen:
         return chosen

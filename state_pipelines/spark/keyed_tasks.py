@@ -130,7 +130,7 @@ def require_columns(df: DataFrame, names: Sequence[str]) -> None:
 def choose_parallelism(
     df: DataFrame, uid: str, snapshot: Snapshot | None, parallelism: int | None, max_parallelism: int | None
 ) -> DeclaredOperator:
-    """Declare the operator, by default with as many subtasks as Spark runs tasks, within its key groups."""
+    """Declare the operator, by default with a subtask per task that Spark runs, and at most one per key group."""
     if parallelism is None:
         parallelism = df.sparkSession.sparkContext.defaultParallelism
         known = None if snapshot is None else snapshot.get_operator(compute_operator_id(uid))
@@ -143,7 +143,7 @@ def choose_layout(restored: RestoredState | None, wanted: bool | None) -> bool:
     """Return whether state is kept in PyFlink's layout: as `wanted` says, else as in the restored state.
 
     Raises:
-        UsageError: these differ.
+        UsageError: the wanted layout is not that of the restored state.
     """
     states = [] if restored is None else [info for file in restored.keyed_files for info in file.header.states]
     is_pyflink = has_pyflink_states(states)
@@ -636,7 +636,8 @@ class KeyedTask:
         timestamp: column of event time, milliseconds since 1970, or None.
         watermark: watermark after the last row; None for none.
         out_of_orderness: milliseconds by which rows may be late: the watermark after the last row is the highest event
-            time of all subtasks minus these minus 1. Of two inputs, the one with the lower highest event time counts.
+            time of all subtasks minus this number minus 1. Of two inputs, the one with the lower highest event time
+            counts.
             None if `watermark` is given instead.
         storage_options: storage options of the driver, by root, so that workers can open shared files, whose handles
             hold their URL.

@@ -54,10 +54,10 @@ class KeyedBatches(KeyedSettings):
         output: gets what the function emits and the id of the batch; it should replace what it wrote for the same id
             before. Default none, what the function emits is dropped.
         columns: of what the function emits, as a schema or its DDL; needed with `output`.
-        out_of_orderness: milliseconds by which rows may be late. After a batch the watermark is its highest timestamp
-            minus these minus 1 (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Of two inputs the
-            lower one counts, and a batch with rows of one input only has no watermark; a broadcast input does not
-            count. Default no watermark.
+        out_of_orderness: milliseconds by which rows may be late. After a batch the watermark is the highest timestamp
+            of the batch minus this number minus 1 (`BoundedOutOfOrdernessWatermarks`), and timers up to it fire. Of two
+            inputs the one with the lower timestamp counts, and a batch with rows of one input only has no watermark; a
+            broadcast input does not count. Default no watermark.
         on_checkpoint: gets the checkpoint of each batch, without the output; sizes and duration are 0 where an earlier
             run of the query had taken it already.
     """

@@ -567,7 +567,7 @@ class _FindMisfiled:
 
 @dataclass(frozen=True)
 class _DigestBack:
-    """Task that digests the rows of one split, and what the downgrade makes of them."""
+    """Task that digests the rows of one split, and the downgraded rows made from them."""
 
     made: RowColumns
     written: RowColumns | None
@@ -708,7 +708,7 @@ class OperatorStates:
         return OperatorStateReader(self.spark, operator, all_copies=True, opaque_values=opaque_values)
 
     def spread(self, name: str, shape: StateShape, sums: Sums) -> Sums:
-        """Return the expected digests by subtask; of broadcast state, all have those of the one migrated copy."""
+        """Return the expected digests by subtask; for broadcast state, those of the one migrated copy for each."""
         if shape.kind != StateKind.BROADCAST:
             return sums
         (copy,) = sums.values() or [None]

@@ -498,7 +498,7 @@ OWN_CONFIGURATION = (
 
 
 def list_java_options(options: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    """Options of Java for a Spark that works for a short time, with all cores.
+    """Options of Java for a Spark that runs for a short time and may use all cores.
 
     Args:
         options: of Spark.

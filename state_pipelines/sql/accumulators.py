@@ -174,7 +174,7 @@ def derive_accumulator(
 
 
 def name_column(text: str) -> str:
-    """Return a short name for an expression: that of the column if it is one, perhaps inside a cast; else its words."""
+    """Return a short name for an expression: the name of a column, also of one inside casts; otherwise its words."""
     while cast := _CAST.fullmatch(text):
         text = cast[1]
     plain = _PLAIN_COLUMN.fullmatch(text)

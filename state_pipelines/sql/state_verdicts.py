@@ -378,7 +378,10 @@ def _mark_row(template: str) -> str:
 def _find_swap(
     old: PlannedState | None, new: PlannedState, bare_old: PlannedState | None, bare_new: PlannedState
 ) -> str:
-    """Describe contents that a restore without migration would confuse, since names and types are equal; else empty."""
+    """Describe contents that a restore without migration would confuse, since names and types are equal.
+
+    Return an empty text if there are none.
+    """
     if old is None or bare_old is None or old.describe() != new.describe():
         return ""
     if bare_old.meaning != bare_new.meaning:

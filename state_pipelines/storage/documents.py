@@ -52,8 +52,8 @@ class RepeatedKeyError(yaml.YAMLError):
 class _Bounded:
     """Mixin for loaders of PyYAML that limits the depth of nesting and the number of values that aliases repeat.
 
-    It also checks each mapping for repeated keys, before keys of merged mappings (`<<`) are added. An alias adds the
-    depth of the node that it names, which must not contain the alias.
+    It also checks each mapping for repeated keys, before keys of merged mappings (`<<`) are added. An alias counts as
+    deep as the node that it names; that node must not contain the alias.
     """
 
     _depth = 0

@@ -380,7 +380,8 @@ def list_tree(root: Location) -> list[TreeEntry]:
     if is_local(root):
         entries = _list_local_trees(root)
     elif not has_directories(root.filesystem):
-        # One listing by prefix costs a request per 1,000 objects, one by directory a request each.
+        # Listing all names by their prefix takes a request per 1,000 objects; listing each directory takes one per
+        # directory.
         entries = _list_flat(root)
     else:
         entries = _list_remote(root)

@@ -331,7 +331,7 @@ def leave_retries_to_us(filesystem: AbstractFileSystem) -> None:
 
 
 def _limit_s3(filesystem: AbstractFileSystem) -> None:
-    """Stop s3fs and botocore from repeating requests: each does so five times, and reads multiply to 25."""
+    """Stop s3fs and botocore from repeating requests: each tries five times, so a read has up to 25 attempts."""
     if getattr(filesystem, "retries", 1) == 1:
         return
     filesystem.retries = 1
@@ -396,7 +396,7 @@ class RequestCounts:
     """Number of requests, failed attempts included, and of bytes read.
 
     Attributes:
-        requests: number of requests, also to local disks; a listing counts as one, whatever its pages.
+        requests: number of requests, also to local disks; a listing counts as one, however many pages it has.
         bytes_read: bytes of files that were received.
     """
 
@@ -697,7 +697,7 @@ def _explain_at(location: Location, error: BaseException) -> str:
 def explain(
     error: BaseException, options: Mapping[str, Any] | None = None, urls: Mapping[str, str] | None = None
 ) -> str:
-    """Return the reason of a fault, shortened and without secrets; clients may list every attempt and package.
+    """Return the reason of a fault without secrets, and shortened, because clients may list every attempt and package.
 
     Args:
         error: the fault.

@@ -179,7 +179,7 @@ def is_options_text(text: str) -> bool:
 
 
 def find_storage_options(path: str) -> dict[str, Any]:
-    """Find the options for a path: those of the longest root that holds it, with environment variables replaced.
+    """Find the options for a path: those of the longest root above it, with environment variables replaced.
 
     Raises:
         UsageError: an environment variable is not set.
