@@ -17,7 +17,7 @@ EDITED_METADATA = "`_metadata` was edited or written by a faulty tool; use an ea
 
 @dataclass(frozen=True)
 class Where:
-    """The location in a snapshot that an error is about; every part may be unknown.
+    """The location in a snapshot that an error is about; every attribute may be unknown.
 
     Attributes:
         file: path or URL of the file (or the name of an inlined handle), without secrets.

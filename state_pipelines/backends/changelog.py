@@ -349,7 +349,7 @@ class ChangelogSettings:
 
 @dataclass(frozen=True)
 class _Kept:
-    """The content of a snapshot, on which the next one builds once it is completed.
+    """The content of a snapshot; once the snapshot is completed, the next one builds on it.
 
     Attributes:
         bases: handles of the base.

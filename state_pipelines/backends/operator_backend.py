@@ -113,7 +113,7 @@ def restore_broadcasts(
 
 
 def _find_shares(files: _OldFiles, subtask: int, parallelism: int) -> list[Share]:
-    """Shares of one new subtask; for union state the shares of all, by old subtask (`repartitionUnionState`)."""
+    """Shares of one new subtask; of union state those of all subtasks, by old subtask (`repartitionUnionState`)."""
     if not files.unread:
         return []
     dealt = redistribute(files.handles, parallelism, old_parallelism=files.parallelism)

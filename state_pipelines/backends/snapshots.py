@@ -267,8 +267,9 @@ def restore_incremental(
     A single handle with the key groups of the subtask is taken over as it is: its tables are linked, or copied from
     another volume or storage, and later snapshots reference them. Otherwise the database of the handle with the most
     key groups of the subtask is taken over and clipped by range tombstones, and the records of the other handles are
-    written to it. A handle is not taken over if the subtask has less of its key groups than the fraction
-    `state.backend.rocksdb.restore-overlap-fraction-threshold`; without any, all handles are restored by records.
+    written to it. A handle is not taken over if the subtask has a smaller fraction of its key groups than
+    `state.backend.rocksdb.restore-overlap-fraction-threshold`; if that excludes all handles, all are restored by
+    records.
 
     Args:
         backend: of the subtask.

@@ -275,7 +275,7 @@ class HandleReader:
     def open_all_raw_keyed(
         self, handles: Sequence[KeyedStateHandle | None], context: RecordContext
     ) -> list[KeyedFile | StateError | None]:
-        """Open files of raw keyed state (see `open_raw_keyed`), several at a time; for a failed one, return its error."""
+        """Open files of raw keyed state (see `open_raw_keyed`), several at a time; return the error of a failed one."""
         return attempt_together([partial(self.open_raw_keyed, each, context) for each in handles], self.directory)
 
     def open_raw_bytes(self, handle: KeyedStateHandle | None, subtask: int, reason: str) -> RawKeyedSubtaskState:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorPlan]]) -> None:
-    """Let Spark analyse every expression of plans and their ways back, over frames without rows.
+    """Let Spark analyse every expression of plans and of their reverse migrations (`back`), over frames without rows.
 
     Raises:
         MigrationError: Spark refuses an expression, or a constant cannot be evaluated; names operator, state and step.
@@ -186,7 +186,7 @@ def require_permitted(
 
     Args:
         spark: its parser is used.
-        plans: the operators with their plans; the way back of a plan is checked as well.
+        plans: the operators with their plans; the reverse migration of a plan (`back`) is checked as well.
         allow_sql: allow any SQL: subqueries, tables, files, windows, functions of Java and of the session.
         allow_python: allow Python functions that a file names.
 
@@ -240,7 +240,7 @@ def _refuse_python(node: object) -> None:
 
 
 def _list_computed(node: Flow, layouts: LayoutContext) -> Iterator[str]:
-    """Yield the SQL expressions of a node, apart from bare column names: most expressions of long chains are these."""
+    """Yield the SQL expressions of a node that are not bare column names, as most expressions of long chains are."""
     sqls = tuple(list_sqls(node))
     columns = _list_columns(node, layouts) if any(map(find_bare, sqls)) else ()
     yield from (sql for sql in sqls if find_bare(sql) not in columns)

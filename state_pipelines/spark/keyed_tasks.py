@@ -637,8 +637,7 @@ class KeyedTask:
         watermark: watermark after the last row; None for none.
         out_of_orderness: milliseconds by which rows may be late: the watermark after the last row is the highest event
             time of all subtasks minus this number minus 1. Of two inputs, the one with the lower highest event time
-            counts.
-            None if `watermark` is given instead.
+            counts. None if `watermark` is given instead.
         storage_options: storage options of the driver, by root, so that workers can open shared files, whose handles
             hold their URL.
         output: columns of what the function emits; none where nothing is wanted.

@@ -264,7 +264,7 @@ def _find_doubtful_columns(old: NodeSignature, new: NodeSignature) -> list[str]:
 
 
 def _find_over_refusal(old: NodeSignature, new: NodeSignature) -> str:
-    """Explain why an OVER cannot go on with its new bounds; empty if it can.
+    """Explain why an OVER with its new bounds cannot use the old state; empty if it can.
 
     The kind of the bounds (ROWS or RANGE) and of the time decides in which states Flink keeps the window.
     """

@@ -22,7 +22,7 @@ class Derivation(StrEnum):
         SUM_OR_NULL: a sum, but NULL where a count is zero; computed from the sum and the count.
         FOLD_COUNT: the number of values in a view (the state with all values of a DISTINCT, MAX or MIN call).
         FOLD_SUM: the sum of the values of a view, NULL where it has none.
-        FOLD_SUM_OR_ZERO: the same, zero where it has none.
+        FOLD_SUM_OR_ZERO: the sum of the values of a view, zero where it has none.
         FOLD_MIN: the least value of a view, NULL where it has none.
         FOLD_MAX: the greatest value of a view, NULL where it has none.
         FOLD_ROWS: the aggregate function over the rows that another state of the operator keeps.

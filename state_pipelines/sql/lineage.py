@@ -581,7 +581,7 @@ _TIME_INDICES = ("leftTimeIndex", "rightTimeIndex")
 
 
 def _find_window_column(windowing: Mapping[str, Any], side: Lineage) -> str:
-    """Return the text of the column with the window of a row, which stays if columns are added before it."""
+    """Return the text of the column with the window of a row; unlike its index, it stays if other columns are added."""
     names = ("timeAttributeIndex", "windowEnd", "sliceEnd")
     return next((find_column(side.columns, windowing[name]) for name in names if name in windowing), "")
 

@@ -1113,7 +1113,7 @@ def _stat_local(location: Location, root: Location) -> dict[str, object] | None:
 
 
 def _delete_in_bulk(filesystem: AbstractFileSystem, files: Sequence[Location]) -> None:
-    # A failed request leaves files, which are then deleted one by one with an error for each.
+    # If this request fails, the files are deleted one by one afterwards, which gives an error for each.
     with suppress(StateError, FileNotFoundError):
         request(files[0], "delete files", lambda: filesystem.rm([each.path for each in files]), writes=True)
 
