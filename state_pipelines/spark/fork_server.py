@@ -54,8 +54,8 @@ SINGLE_THREADED = {
     # numpy's BLAS starts a thread per further core when it is loaded. Spark gives a worker one core.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    # Otherwise jemalloc starts a thread that returns memory; Arrow loads it, although it allocates with another library
-    # by default.
+    # Otherwise jemalloc starts a thread that returns memory; Arrow contains it, although by default it allocates by
+    # other means.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 """Environment variables with which the imported packages start no threads."""
