@@ -770,7 +770,7 @@ class _Jar:
 
 
 def _split_name(name: str) -> tuple[str, ...]:
-    """Return the path of a class file below the root of a class path; empty where the name is not that of a class."""
+    """Return the path of a class file below the root of a class path; empty if `name` is no class name."""
     path = PurePosixPath(f"{name.replace('.', '/')}{_SUFFIX}")
     return () if path.is_absolute() or ".." in path.parts or "//" in str(path) else path.parts
 

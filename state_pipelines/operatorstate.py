@@ -385,7 +385,7 @@ class OperatorStateFile:
         return self.data, first, end, count
 
     def locate(self, position: int) -> int:
-        """Return the file offset of an offset in `data`; in a compressed file, that of its chunk."""
+        """Return the file offset of an offset in `data`; in a compressed file, the file offset of its chunk."""
         if self.chunks is None or not len(self.chunks[0]):
             return position
         plain, framed = self.chunks

@@ -270,7 +270,7 @@ class StateTable:
 
         Raises:
             UsageError: no key is set.
-            FormatError: the stored bytes are not those of the serializer.
+            FormatError: the stored bytes do not fit the serializer.
         """
         if self.kind is EntryKind.MAP:
             return list(self.entries(namespace)) or None
@@ -714,7 +714,7 @@ class KeyedStateBackend:
 
         Raises:
             UsageError: a state is registered already, or the number of key groups differs.
-            StateMigrationError: the new key serializer is not compatible with that of the old keys.
+            StateMigrationError: the new key serializer is not compatible with the one of the old keys.
             StateError: a file cannot be read.
         """
         for number in {file.context.max_parallelism for file in files} - {self.max_parallelism}:
@@ -733,7 +733,7 @@ class KeyedStateBackend:
 
         Raises:
             UsageError: a state is registered already.
-            StateMigrationError: the new key serializer is not compatible with that of the old keys.
+            StateMigrationError: the new key serializer is not compatible with the one of the old keys.
             UnsupportedError: a state has another serializer than in an earlier file.
         """
         if self._registered:

@@ -492,7 +492,7 @@ SHARED_MEMORY = SharedMemory()
 
 _MISSING = object()
 _AFTER_ALL = b"\xff"
-"""A key after those of all key groups, which are below 32,768."""
+"""A key after the keys of all key groups, whose numbers are below 32,768."""
 
 
 class BufferedColumnFamily:

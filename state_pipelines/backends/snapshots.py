@@ -277,14 +277,14 @@ def restore_incremental(
         handles: of any old subtasks; handles without key groups of the subtask are ignored.
         reader: of the snapshot.
         context: of the old operator; by default that of the backend, which fits if the Flink release is the same.
-        backup: has the files of the last snapshots on this machine, and keeps those of the next ones.
+        backup: has the files of the last snapshots on this machine, and keeps the files of the next ones.
 
     Returns:
         The snapshots of the backend; they reference the tables of a handle that was taken over as it is.
 
     Raises:
         UsageError: a state is registered already.
-        StateMigrationError: the new key serializer is not compatible with that of the old keys.
+        StateMigrationError: the new key serializer is not compatible with the one of the old keys.
         UnsupportedError: the database is one of ForSt.
         StateError: a file cannot be read.
     """
@@ -386,9 +386,9 @@ _log = logging.getLogger(__name__)
 class LocalBackup:
     """Backups of one subtask.
 
-    A copy is found by the URL of the uploaded file; no URL is written twice. It is used only if its size is that in the
-    handle and, unless it is a hard link, its checksum is that of the bytes written. A file whose copy is missing or
-    damaged is downloaded.
+    A copy is found by the URL of the uploaded file; no URL is written twice. It is used only if it has the size in the
+    handle and, unless it is a hard link, the checksum of the bytes written. A file whose copy is missing or damaged is
+    downloaded.
 
     Attributes:
         directory: of the subtask.

@@ -366,7 +366,7 @@ class HybridSplit:
 
     Attributes:
         version: 0 or 1.
-        source_index: index of the source among those of the hybrid source.
+        source_index: index of the source in the hybrid source.
         split_id: id of the split.
         wrapped: the split as the source wrote it.
         finished: the split is read to its end; stored from version 1 on.

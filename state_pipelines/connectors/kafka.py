@@ -78,7 +78,7 @@ SPLIT_COLUMNS = pa.schema(
         pa.field("stopping_word", pa.string()),
     ]
 )
-"""Offsets are those of the next record to read and of the first not to read; null where a word is stored instead."""
+"""Offsets of the next record to read and of the first record not to read; null where a word is stored instead."""
 
 ENUMERATOR_COLUMNS = pa.schema([*SPLIT_COLUMNS, pa.field("status", pa.string(), False), pa.field("reader", pa.int32())])
 

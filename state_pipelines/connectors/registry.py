@@ -589,10 +589,10 @@ def decode_splits(
     """Return the elements of an operator list state as a table; see `detect` for the arguments.
 
     Returns:
-        Columns `connector`, `list_index` and those of the connector; None when the state is that of no known connector.
+        Columns `connector`, `list_index` and the connector's columns; None when no known connector wrote the state.
 
     Raises:
-        UnsupportedError: it could be that of several connectors.
+        UnsupportedError: several connectors could have written the state.
     """
     state = detect(state_name, serializer, elements, context)
     if isinstance(state, AmbiguousState):

@@ -36,7 +36,7 @@ class TaskInfo:
         task_name: name of the task.
         index: of the subtask, from 0.
         parallelism: number of subtasks.
-        max_parallelism: number of key groups; None to take that of the restored state, or else Flink's default.
+        max_parallelism: number of key groups; None to take the number of the restored state, or else Flink's default.
         attempt: number of the attempt, from 0.
         job_parameters: parameters of the job by name.
     """
@@ -356,7 +356,7 @@ class AppendingState(FunctionState, Generic[IN, OUT]):
 
 
 class MergingState(AppendingState[IN, OUT]):
-    """A state that is merged with that of other namespaces when session windows grow together."""
+    """A state whose values in several namespaces are merged when session windows grow together."""
 
 
 class ReducingState(MergingState[T, "T | None"]):

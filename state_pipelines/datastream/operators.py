@@ -604,7 +604,7 @@ class FunctionOperator(ABC):
             full: an incremental snapshot uploads all files again, as after a restore in NO_CLAIM mode.
 
         Returns:
-            The handles, relative to the directory; those of shared files have URLs.
+            The handles, relative to the directory; handles of shared files have URLs.
 
         Raises:
             UsageError: the snapshot is incremental, and the operator uses neither RocksDB nor a changelog.

@@ -109,7 +109,7 @@ def _require_one_kryo(operators: Mapping[str, Sequence[FunctionOperator]], base:
     """Return the major version of Kryo of a savepoint: 2 (Flink 1.x) or 5 (2.x), for its metadata implies only one.
 
     Raises:
-        UsageError: Kryo values of an operator are of another version than those of the base or of another operator.
+        UsageError: an operator has Kryo values of another version than the base or another operator.
     """
     written = {
         (uid, each.layouts.kryo_version)

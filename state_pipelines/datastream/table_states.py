@@ -308,11 +308,11 @@ class ElementConversion:
         self._is_converted = self._type.need_conversion()
 
     def read(self, stored: Sequence[Any]) -> list[Any]:
-        """Convert elements to those of Python."""
+        """Convert elements of the scalar codec to Python values."""
         return [self._type.from_internal_type(each) for each in stored] if self._is_converted else list(stored)
 
     def write(self, values: Sequence[Any]) -> list[Any]:
-        """Convert elements to those of the scalar codec.
+        """Convert Python values to elements of the scalar codec.
 
         Raises:
             UsageError: there is no list, or an element is None.
@@ -328,7 +328,7 @@ class ElementConversion:
 
 
 def convert(of: TypeInformation, value: Any, state: str) -> Any:
-    """Convert a value to that of the scalar codec; errors name the state."""
+    """Convert a Python value to a value of the scalar codec; errors name the state."""
     with at(state=state):
         return of.to_internal_type(value)
 
@@ -795,11 +795,11 @@ class CoderTypeInfo(TypeInformation):
         return self.values.need_conversion()
 
     def to_internal_type(self, obj: Any) -> Any:
-        """Convert a value of Python to that of the scalar codec."""
+        """Convert a Python value to a value of the scalar codec."""
         return self.values.to_internal_type(obj)
 
     def from_internal_type(self, obj: Any) -> Any:
-        """Convert a value of the scalar codec to that of Python."""
+        """Convert a value of the scalar codec to a Python value."""
         return self.values.from_internal_type(obj)
 
 
@@ -1123,7 +1123,7 @@ class BackendKeyedStates(KeyedStateStore):
                 state.clean_for_snapshot()
 
     def for_each_key(self, state: TableState, function: Callable[[Any], None]) -> None:
-        """Call a function with every key that has a value in a state; the keys are those of the scalar codec."""
+        """Call a function with every key that has a value in a state; the keys are values of the scalar codec."""
         table = self._register(state.descriptor)[1]
         current = self._backend.current_key
         for key in list(table.keys()):

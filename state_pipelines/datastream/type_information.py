@@ -504,7 +504,7 @@ class TypeInformation(ABC):
         return type(self).to_internal_type is not TypeInformation.to_internal_type
 
     def to_internal_type(self, obj: Any) -> Any:
-        """Convert a value of Python to that of the scalar codec.
+        """Convert a Python value to a value of the scalar codec.
 
         Raises:
             ValueRangeError: `obj` is not a value of the type.
@@ -512,7 +512,7 @@ class TypeInformation(ABC):
         return obj
 
     def from_internal_type(self, obj: Any) -> Any:
-        """Convert a value of the scalar codec to that of Python.
+        """Convert a value of the scalar codec to a Python value.
 
         Raises:
             ValueRangeError: Python has no such value.
@@ -758,5 +758,5 @@ def convert_elements(values: Iterable[Any], element: TypeInformation) -> list[An
 
 
 def read_nullable(of: TypeInformation, value: Any) -> Any:
-    """Convert a value of the scalar codec to that of Python; null stays null."""
+    """Convert a value of the scalar codec to a Python value; null stays null."""
     return None if value is None else of.from_internal_type(value)

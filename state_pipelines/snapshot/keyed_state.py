@@ -317,7 +317,7 @@ class KeyedState(State):
         return self.derive_layout(self.operator.snapshot.layout_context)
 
     def derive_layout(self, context: LayoutContext) -> KeyedLayout:
-        """Derive the layouts of the records in another context than that of the snapshot; errors as for `layout`."""
+        """Derive the layouts of the records in another context than the snapshot's; errors as for `layout`."""
         operator = self.operator
         found: dict[KeyedLayout, int] = {}
         with at(operator=operator.label, state=self.name):

@@ -236,7 +236,7 @@ class ValueColumn:
     """Columns of the values of all subtasks, or the reason why they cannot be decoded.
 
     Args:
-        serializers: serializers of the values; those of the subtasks may differ.
+        serializers: serializers of the values; subtasks may have different ones.
         options: selection of columns.
         context: properties other than serializers on which layouts depend.
     """

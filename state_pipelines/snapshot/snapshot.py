@@ -625,7 +625,7 @@ def open_snapshot(
         path_mapping: `FROM=TO` texts for directories that were moved (absolute handles name them).
         allow_roots: directories that its files may be in, besides its own directory, those of its job (for a
             checkpoint; see `storage.resolution`), and the new ones of `path_mapping`.
-        uids: added to those of `declarations`.
+        uids: added to the uids of `declarations`.
         classes: replaces the classes of `declarations`.
         storage_options: options of the fsspec file system, such as `key` and `secret` of S3; they are added to those
             of `use_storage_options`.

@@ -834,7 +834,7 @@ class SnapshotFiles:
 
     @cached_property
     def known_uids(self) -> dict[bytes, str]:
-        """Uids by operator id: those that the snapshot stores, declared ones, and those of declared plans."""
+        """Uids by operator id: stored in the snapshot, declared by the user, or taken from declared plans."""
         planned = {operator_id: each.uid for operator_id, each in self.planned.items()}
         declared = planned | {compute_operator_id(uid): uid for uid in self.uids}
         stored = {each.operator_id: each.uid for each in self.metadata.operator_states if each.uid}

@@ -135,7 +135,7 @@ def find_kind(info: StateMetaInfo, declared: PythonDeclaration, sample: Iterable
     if _fit(records, declared.type, single=True):
         return replace(declared, kind=StateKind.VALUE)
     if declared.type.word == "ARRAY" and not _fit(records, declared.type, single=False):
-        # The declared type is that of the whole list, as in PyFlink's list state descriptor: take its element type.
+        # The declared type is the type of the whole list, as in PyFlink's list state descriptor: take its element type.
         return PythonDeclaration(declared.type.children[0], StateKind.LIST)
     return replace(declared, kind=StateKind.LIST if any(len(arrays) != 1 for arrays in records) else StateKind.VALUE)
 
@@ -371,7 +371,7 @@ class State(ABC):
 
     @property
     def serializer(self) -> Serializer:
-        """Serializer of the value; of list and map state that of the whole list or map."""
+        """Serializer of the value; of list and map state, the serializer of the whole list or map."""
         return self.info.value_serializer
 
     @property
@@ -422,7 +422,8 @@ class State(ABC):
                 can cast, such as `large_string`.
 
         Raises:
-            StateError: the state has no table. Errors while it is read are those of the consumer, with the same text.
+            StateError: the state has no table. Later errors of reading reach the consumer as errors of its own, with
+                the same text.
             pyarrow.ArrowException: the state cannot be cast to the requested schema.
         """
         reader = pa.RecordBatchReader.from_batches(self.schema, self.batches())

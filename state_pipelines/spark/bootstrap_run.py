@@ -95,10 +95,10 @@ def bootstrap(
         operators: the new states; `rows` are DataFrames.
         base: a snapshot that all other state is taken from; states of the same names are replaced.
         prove: read the new states back and compare them with the rows before the savepoint is published.
-        spark: the session; that of the first DataFrame by default.
+        spark: the session; by default the session of the first DataFrame.
         scratch: directory (path or URL) of temporary files that all tasks reach; default as `ScratchDirectory`.
         classes: fields of classes that Kryo writes, as `open_snapshot` has them, or paths of jars, directories and
-            field lists; default those of the base.
+            field lists; default the classes of the base.
         keywords: the other fields of `BootstrapRequest`.
 
     Raises:
@@ -286,8 +286,8 @@ class Aggregate:
             order.
         order: SQL by which records are ordered; it must not be null for any record. Empty if their order does not
             matter.
-        kind: VALUE, REDUCING, AGGREGATING or LIST; that of the snapshot if it has the state.
-        type: serializer of the value; that of the snapshot, else what follows from the type of the column.
+        kind: VALUE, REDUCING, AGGREGATING or LIST; the kind in the snapshot if it has the state.
+        type: serializer of the value; by default the one in the snapshot, else one for the type of the column.
     """
 
     row: str
@@ -356,16 +356,16 @@ def keyed_aggregate(
         key: SQL of the key of a record; records whose key is null are refused.
         states: aggregates by the names of the states.
         snapshot: the state so far; its other states and operators are taken over. None to begin without any.
-        key_type: serializer of the keys; that of the snapshot, else what follows from the type of the column.
+        key_type: serializer of the keys; by default the one in the snapshot, else one for the type of the column.
         parallelism: number of subtasks; needed for an operator that the snapshot does not have.
-        max_parallelism: number of key groups; by default that of the snapshot, or what Flink would choose.
+        max_parallelism: number of key groups; by default the number in the snapshot, or what Flink would choose.
         format: as in `bootstrap`.
         files: as in `bootstrap`.
         prove: as in `bootstrap`.
         scratch: as in `bootstrap`.
 
     Raises:
-        UsageError: an expression cannot be understood, or the type of an aggregate is not that of its values.
+        UsageError: an expression cannot be understood, or an aggregate and its values have different types.
         MigrationError: the order of a record is null.
         UnsupportedError: the snapshot has a state of that name with TTL, with namespaces, or of another kind.
         StateError: see `bootstrap`.
@@ -461,7 +461,7 @@ def _combine(rows: DataFrame, states: Mapping[str, Aggregate]) -> DataFrame:
     """Combine the rows of each key to one.
 
     Raises:
-        UsageError: an aggregate cannot be understood, or its type is not that of its values.
+        UsageError: an aggregate cannot be understood, or has another type than its values.
     """
     with translate_failures("the aggregates cannot be evaluated", UsageError):
         aggregates = [

@@ -69,7 +69,7 @@ SAMPLE_SIZE = EXAMPLES
 """Maximum number of offending rows that a `Judgement` keeps."""
 
 KEY_COLUMNS = ("state_key", "state_namespace", "map_key", "list_index", "subtask")
-"""Columns that identify a row of a state; those that a frame has are shown beside offending values."""
+"""Columns that identify a row of a state; if a frame has such columns, they are shown with offending values."""
 
 _SQL_ARGUMENTS = ("query", "row_condition", "condition_parser")
 """Suffixes of the names of those arguments of expectations that hold SQL."""
@@ -824,7 +824,7 @@ def open_context(project: str | Path | None) -> AbstractDataContext:
 
 
 def find_project(expectations: str | Path, data_docs: str | Path | None) -> Path | None:
-    """The directory of the project of Great Expectations: the team's own, else that of the data docs.
+    """The directory of the project of Great Expectations: the team's own project, else the one for the data docs.
 
     Args:
         expectations: directory of the suites.

@@ -223,7 +223,7 @@ BYTES = hidden("bytes_of_keys")
 def group_rows(
     frame: DataFrame, keys: Sequence[str], shape: StateShape, layouts: LayoutContext, aggregates: Sequence[Column] = ()
 ) -> DataFrame:
-    """Group rows by key: one row per key, with the columns of the keys and those of aggregates.
+    """Group rows by key: one row per key, with the key columns and the columns of aggregates.
 
     Args:
         frame: the rows.
@@ -761,7 +761,8 @@ class Stage:
         else:
             ordered = self.frame.withColumnRenamed(order, hidden("order"))
         if is_orderable(kind):
-            # Bytes are not in the order of values: those of a text begin with its length, negative numbers come last.
+            # Bytes are not in the order of values: the bytes of a text begin with its length, and negative numbers come
+            # last.
             in_order = F.struct(F.col(key).alias("value"), F.col(hidden("order")).alias("bytes"))
             ordered = ordered.withColumn(hidden("order"), in_order)
         exposed = ordered.select("*", *shown, *others)

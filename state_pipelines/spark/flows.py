@@ -202,7 +202,7 @@ class FlowRunner:
         return tuple(self._build(each, KEYS) for each in flows.list_beside(stage))
 
     def find_unfit_keys(self, flow: Flow, limit: int) -> list[dict[str, Any]]:
-        """Find rows whose new key is null, or the same as that of other rows, with the old key and the new one.
+        """Find rows whose new key is null or equal to the new key of other rows; show the old and the new key.
 
         Args:
             flow: one with a change of the key.

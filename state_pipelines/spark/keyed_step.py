@@ -80,18 +80,18 @@ class KeyedSettings:
         key: column of the key; several are the fields of a tuple.
         function: a `KeyedProcessFunction`, as one writes it for PyFlink. A `KeyedCoProcessFunction` or a
             `KeyedBroadcastProcessFunction` has the rows of two inputs (see `connect`), a `WindowFunction` or a
-            `ProcessWindowFunction` those of a window. A `CheckpointListener` is notified on the driver.
+            `ProcessWindowFunction` has the rows of a window. A `CheckpointListener` is notified on the driver.
         uid: of the operator, by which state is found.
-        key_type: type of the keys (see `Types.of`); default that of the restored state, else that of the columns.
+        key_type: type of the keys (see `Types.of`); default the key type of the restored state, else of the columns.
         from_snapshot: the state to start from; in a stream, only its first batch uses it. Default
             `execution.state-recovery.path` of the options, else none.
-        job_id: 32 hexadecimal digits, which name the directory of the job below that of the checkpoints. Default
+        job_id: 32 hexadecimal digits, the name of the job's directory below the directory of checkpoints. Default
             derived from `uid`, so that the next run finds the checkpoints of this one. In a streaming query it is
             derived from the id of the query, which stays the same as long as its `checkpointLocation` does, and from
             `uid`. Only calls outside of a query give a `job_id`; with `keyed_batches` they number their batches
             consecutively from 0.
         parallelism: number of subtasks; default as many as Spark runs tasks.
-        max_parallelism: number of key groups; default that of the restored state, else Flink's.
+        max_parallelism: number of key groups; default the number in the restored state, else Flink's default.
         order_by: columns by which the rows of a subtask are ordered; without them their order is Spark's, and may
             differ in another attempt of a task and in a repeated batch.
         timestamp: column of event time, whole milliseconds since 1970.
@@ -393,7 +393,7 @@ def find_latencies(parsed: CheckpointOptions) -> LatencyTracking | None:
 
 
 def _write_metrics(directory: Location, result: KeyedProcessResult) -> None:
-    """Write the metrics of a checkpoint; those of an earlier attempt at the same batch are replaced."""
+    """Write the metrics of a checkpoint; metrics of an earlier attempt at the same batch are replaced."""
     assert result.snapshot is not None
     make_directory(directory)
     name = f"{result.snapshot.location.directory.name}.jsonl"

@@ -161,7 +161,7 @@ def choose_layout(restored: RestoredState | None, wanted: bool | None) -> bool:
 def find_key_type(
     df: DataFrame, keys: Sequence[str], restored: RestoredState | None, *, pyflink_state: bool = False
 ) -> TypeInformation:
-    """Return the type of the keys: that of the restored state, else that of their columns."""
+    """Return the type of the keys: the type in the restored state, else the type of their columns."""
     if restored is not None and restored.keyed_files:
         stored = restored.keyed_files[0].header.key_serializer
         if stored is not None:
@@ -285,7 +285,7 @@ def connect(
 
     The result is the input of `keyed_process` and `keyed_batches`. As in Flink, nothing orders the inputs against each
     other, unless `order_by` does: by `timestamp`, or with `["input", …]` all rows of the first before the second.
-    Rows of a broadcast input come first: every subtask gets all those of a batch before any row with a key.
+    Rows of a broadcast input come first: every subtask gets all broadcast rows of a batch before any row with a key.
 
     Args:
         first: the first input.

@@ -393,7 +393,7 @@ def _make_row(
     key = {names[name]: to_plain(value) for name, value in row.items() if name in names and value is not None}
     if "state_key" in key:
         key.pop("key_bytes", None)
-    # Columns of the key come first, those of the position in the snapshot last.
+    # Columns of the key come first, columns of the position in the snapshot last.
     order = (*KEYS, "timestamp", "key_bytes", "list_index", "subtask", "key_group")
     key = {name: key[name] for name in order if name in key}
     texts = {name: [json.loads(each[_VALUE]) for each in row[name]] for name in sides}

@@ -389,7 +389,7 @@ def share_digests(
         columns: wanted columns of the rows.
         others: digested columns of the other rows.
         carried: fields of the rows, each with the field of the others that has its values.
-        whole: the payloads are the same.
+        whole: both rows have the same payload.
 
     Returns:
         (remaining columns, names of digests with their names among the others).

@@ -579,7 +579,7 @@ _CHECKED: set[str] = set()
 def register(spark: SparkSession) -> None:
     """Make `flink-state` and `flink-state-metadata` known to a session, and check that its Python workers can run them.
 
-    In a local session whose workers run the Python of this process, they start as those of `create_session`: forked
+    In a local session whose workers run the Python of this process, they start as workers of `create_session`: forked
     from a process that has imported this package. If no interpreter was chosen and `python3` lacks the packages, the
     workers run the Python of this process.
 

@@ -85,7 +85,7 @@ class PlannedColumn:
         type: SQL type; `UNRESOLVED` where the plan does not say it.
         meaning: its content, as an expression over columns of tables.
         buffer: the buffer of an aggregate call that it holds; None for other columns and for unknown functions.
-        call: position of the aggregate call among those of its node; None for other columns.
+        call: position of the aggregate call among the calls of its node; None for other columns.
     """
 
     name: str

@@ -30,7 +30,8 @@ def compare_plans(old: Plan, new: Plan, given: Mapping[str, str] | None = None) 
     Args:
         old: plan of the job that wrote the state.
         new: plan of the job that takes it.
-        given: maps the uid of an operator of the old plan to that of the operator that keeps its state; resolves ties.
+        given: maps the uid of an operator of the old plan to the uid of the new operator that keeps its state; resolves
+            ties.
 
     Raises:
         UsageError: a given uid is in no plan.

@@ -120,7 +120,7 @@ def _is_widened(old: PlannedColumn, new: PlannedColumn) -> bool:
 
 
 def _derive_buffer(buffer: Buffer, new: PlannedColumn, old: Sequence[PlannedColumn]) -> DerivedColumn | None:
-    """Compute a buffer from old buffers of other calls with the same argument, such as a sum from that of AVG."""
+    """Compute a buffer from old buffers of other calls with the same argument, such as a SUM from AVG's sum."""
     if buffer.function in ("COUNT",) or buffer.role is Role.COUNT:
         index = _find_count(buffer, old)
         return None if index is None else _derived(Derivation.COPY, (index,), old)

@@ -72,7 +72,7 @@ def find_column(columns: Sequence[str], index: object) -> str:
 
 
 def find_function(value: Mapping[str, Any]) -> str:
-    """Return the name of the function that a call names: SUM, $SUM0, CAST, or that of a function of the user."""
+    """Return the name of the function in a call: SUM, $SUM0, CAST, or the name of a user-defined function."""
     for name in _NAMES:
         found = value.get(name)
         if isinstance(found, str):

@@ -64,11 +64,12 @@ class NodeSignature:
         kind: of the node; kinds that keep their state in the same way have one name.
         operators: of the node.
         bare: the same operators in the plan without filters (`without_filters`).
-        key: texts of the columns of its key, without filters; of a join those of both sides, of a source the table.
+        key: texts of the columns of its key, without filters; of a join the columns of both sides, of a source the
+            table.
         task: what the node does with its inputs.
-        bare_task: the same without conditions.
+        bare_task: `task` without conditions.
         inputs: texts of the rows of its inputs.
-        bare_inputs: the same without filters.
+        bare_inputs: `inputs` without filters.
         filters: conditions of the node and of all nodes upstream of it; of a join, of the upstream nodes only.
         condition: of a join, its condition apart from the equality of its keys; empty for other nodes.
         order: of a rank, the order by which it chooses rows; of an interval join or a temporal join, the times of both
@@ -77,7 +78,7 @@ class NodeSignature:
         sinks: tables that its rows reach.
         columns: texts of the columns of its states, without filters.
         sides: of a join, texts of its two inputs, in order.
-        full_sides: the same, with filters.
+        full_sides: `sides`, with filters.
         side_filters: of a join, conditions of all nodes upstream on each side.
         sink_columns: of a sink, names of the columns of its table.
     """
@@ -222,7 +223,7 @@ def _find_sinks(plan: Plan) -> Mapping[int, frozenset[str]]:
 
 
 def _list_inputs(plan: Plan, node: PlanNode, lineage: Mapping[int, Lineage]) -> tuple[str, ...]:
-    """Return the rows of the inputs as texts; of a second phase, those of its first phase; of a join, sorted."""
+    """Return the rows of the inputs as texts: for a second phase, the inputs of its first phase; for a join, sorted."""
     if node.kind in SECOND_PHASES and (base := find_arguments(plan, node, lineage)) is not None:
         return (base.rows,)
     texts = [lineage[each].rows for each in node.inputs]
@@ -327,7 +328,7 @@ def match_nodes(
     Args:
         old: nodes of the old plan.
         new: nodes of the new plan.
-        given: maps the uid of an operator of the old plan to that of the operator that keeps its state.
+        given: maps the uid of an operator of the old plan to the uid of the new operator that keeps its state.
 
     Raises:
         UsageError: a given uid is in no plan, or the operators are of different kinds.

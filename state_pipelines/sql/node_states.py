@@ -583,7 +583,7 @@ def _rank(view: _NodeView) -> _Derived:
 
 
 def _sorts_by_arrival(view: _NodeView, order: Mapping[str, Any]) -> bool:
-    """Return whether an order is that of processing time, ascending."""
+    """Return whether an order is by processing time, ascending."""
     fields = list_mappings(order.get("fields"))
     if len(fields) != 1 or not fields[0].get("isAscending"):
         return False

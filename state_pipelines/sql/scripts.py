@@ -56,7 +56,7 @@ class Script:
     Attributes:
         settings: options of SET, by key; the last one counts.
         definitions: CREATE, USE and so on, in order.
-        inserts: the INSERT, or those of a statement set.
+        inserts: the INSERT, or the INSERTs of a statement set.
         jars: of ADD JAR.
     """
 

@@ -209,8 +209,8 @@ class PlanComparison:
     """The verdicts of a change of a plan.
 
     Attributes:
-        operators: verdicts on operators with known state, on sources and on sinks: those of the new plan in its order,
-            then dropped ones.
+        operators: verdicts on operators with known state, on sources and on sinks: first the operators of the new plan
+            in its order, then dropped ones.
         ties: operators without a verdict, because several fit each other equally well; the user pairs them by `match`.
         sinks: columns of sinks with another content.
     """

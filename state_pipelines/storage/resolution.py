@@ -605,8 +605,8 @@ class FollowedPath:
     Attributes:
         path: path of the file or directory, without links; None if a name or link leads nowhere, in a circle, or cannot
             be read.
-        directories: all directories through which the path and its links go, without links. The last one is that of the
-            file, or the one in which nothing was found.
+        directories: all directories through which the path and its links go, without links. The last one is the
+            directory of the file, or the one in which nothing was found.
     """
 
     path: str | None
@@ -899,7 +899,7 @@ def _require_below(path: str, own: str | None, roots: Iterable[str], *, is_refus
 
 
 def _is_own(path: str, own: str) -> bool:
-    """Return whether a file is in the snapshot directory `own`, or belongs to its job or to another job beside that."""
+    """Return whether a file is in the snapshot directory `own`, or belongs to its job or a job in the same root."""
     if is_below(path, own):
         return True
     job, _, name = own.rpartition("/")
