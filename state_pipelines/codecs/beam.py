@@ -529,7 +529,7 @@ class AvroReader(Reader):
 
     @override
     def varint(self) -> int:
-        """Return the count of a block; FormatError for a negative count, which Beam never writes."""
+        """Read the item count of a block of an Avro array or map; FormatError if negative, which Beam never writes."""
         start, count = self.position, self.i64()
         if count < 0:
             raise self.error("a block of Avro values has a size prefix, which Beam does not write", start)

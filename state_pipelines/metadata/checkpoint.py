@@ -485,8 +485,8 @@ def read_metadata(data: bytes, name: str | None = None) -> CheckpointMetadata:
         if replaced < FEWEST_REPLACEMENTS:
             raise
         raise FormatError(
-            f"the file was destroyed by a conversion of text: it holds {replaced:,} times the bytes ef bf bd, which "
-            "are bytes that are not UTF-8",
+            f"the file was destroyed by a conversion of text: it holds {replaced:,} times the bytes ef bf bd "
+            "(U+FFFD), which replaced bytes that are not UTF-8",
             where=Where(file=name),
             hint="Copy the snapshot again, as binary data (for git: `*/_metadata binary` in .gitattributes)",
         ) from error

@@ -698,7 +698,7 @@ def prove_conversion(plan: ConversionPlan, written: Sequence[WrittenState], run:
     for task, result in pairs:
         for name, digest in result.states.items():
             # Compare each subtask by itself. Sums over all subtasks would hide records that are in a wrong subtask, and
-            # states that are missing although empty.
+            # a state without records that a file lacks: it adds nothing to a sum.
             if digest != (result.read_back or {}).get(name):
                 failed[task.operator, name] = states[task.operator, name]
                 file = task.open_written(result.handle)

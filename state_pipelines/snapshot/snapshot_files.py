@@ -119,13 +119,13 @@ def label_rows(serializer: Serializer, rows: Sequence[PlannedRow]) -> Serializer
 
 
 def has_rows(serializer: Serializer, rows: Sequence[PlannedRow]) -> bool:
-    """Return whether the rows in a serializer have the types of the planned rows."""
+    """Return whether the row serializers inside a serializer have, in order, the column types of a compiled plan."""
     found = [*_find_rows(serializer)]
     return len(found) == len(rows) and all(map(fits, found, rows))
 
 
 def fits(row: RowData, planned: PlannedRow) -> bool:
-    """Return whether a row has the types of a planned row; a type that is not in the plan fits any type."""
+    """Return whether a row serializer has the column types of a plan; a type that the plan lacks fits any type."""
     types = [each.type for each in planned.columns]
     return len(types) == len(row.types) and all(map(_fits_type, row.types, types))
 

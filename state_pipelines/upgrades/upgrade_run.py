@@ -814,6 +814,6 @@ def require_same_programs(request: UpgradeRequest, record: UpgradeRecord) -> Non
     if record.plan.get("programs") != fingerprint(request.describe_change()):
         raise UsageError(
             f"upgrade {record.id} of {record.job}, begun {record.created}, has not ended, and it was planned with "
-            "other programs",
+            "other programs (jar, arguments, plan, revision or release differ)",
             hint="Continue it with the description of the job that it was begun with",
         )

@@ -506,7 +506,8 @@ class _Search:
         self.complete &= orders.complete or most_orders < MOST_ORDERS
         hasher = Hasher(expressions={**self.known, **others})
         if scales is None:
-            # The hash of the key is not linear in the code, so that each candidate is slow: only likely ones are tried.
+            # The hash of a key is not a linear function of the `hashCode` of this class, so each candidate has to hash
+            # all sampled keys again. That is slow: only common schemes are tried.
             self.complete = False
             orders = list_orders(len(names), 400)
             schemes = COMMON_SCHEMES

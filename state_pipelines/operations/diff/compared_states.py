@@ -770,7 +770,13 @@ class CompareUnkeyed:
 
 
 def make_example(candidate: Candidate, one: tuple[Row, Row] | None, other: tuple[Row, Row] | None) -> Example:
-    """Make an example from the record of a candidate in both snapshots, as (key columns, value columns) or None."""
+    """Make the example that the report shows for a difference.
+
+    Args:
+        candidate: kind of the difference.
+        one: (key columns, value columns) of the record in the first snapshot; None if it has no such record.
+        other: likewise in the other snapshot.
+    """
     (key, _) = one or other or ({}, {})
     old, new = (None if side is None else side[1] for side in (one, other))
     return Example(candidate.kind, key, old, new, SAME_VALUE if old is not None and old == new else "")

@@ -219,7 +219,11 @@ def open_roots(
             text = given
         path = text.rstrip("/") or "/"
         if path == "/" or path.endswith(":"):
-            raise UsageError("a whole file system is not a root", where=Where(file=str(given)), hint="Name a directory")
+            raise UsageError(
+                "retention does not work on a whole file system",
+                where=Where(file=str(given)),
+                hint="Name a directory of checkpoints or savepoints",
+            )
         # The root may be a symbolic link itself, but `key` resolves only the directories above the last name.
         key = keys.key(path + "/_").rpartition("/")[0]
         found.setdefault(key, Root(path, key, location))
