@@ -590,7 +590,7 @@ def publish(
         require_time: raises an error if the checkpoint has expired; called before the commit.
 
     Returns:
-        None if the checkpoint was published, else the error after which nobody knows whether it was.
+        None if the checkpoint was published, else the error after which it is unknown whether it was.
 
     Raises:
         StateError: the checkpoint was not published; the caller must exit the transaction.

@@ -127,7 +127,7 @@ def build_test_job(
     by_name = {each.path.rpartition("/")[2]: each.key for each in inventory}
     keys = tuple(by_name[Path(each).name] for each in snapshots)
     if instance is None:
-        # Nobody disposes of the instance, so keep its files in a directory that the caller removes.
+        # The instance is never disposed of, so keep its files in a directory that the caller removes.
         artifacts = home / "dagster"
         artifacts.mkdir(exist_ok=True)
         instance = dg.DagsterInstance.ephemeral(tempdir=str(artifacts))

@@ -76,7 +76,7 @@ def _escape_hidden(match: re.Match[str]) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return a text of one line that Markdown shows unchanged, without links, and that notifies nobody on GitHub."""
+    """Return a text of one line that Markdown shows unchanged, without links and without mentions of users."""
     return _SPECIAL.sub(_escape_special, _join_lines(text))
 
 

@@ -578,7 +578,7 @@ class MigratedSavepoint(SavepointMaker[MigrationRunConfig]):
             run.name_target(revision),
             suites=() if job.expectations is None else load_suites(job.expectations),
             project=None if job.expectations is None else find_project(job.expectations, job.data_docs),
-            # Whoever deploys the code also configures the directory of revisions, so both are trusted.
+            # The directory of revisions is configured by the people who deploy the code, so both are trusted.
             allow_sql=True,
             allow_python=True,
             spark=run.spark.session,

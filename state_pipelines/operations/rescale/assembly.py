@@ -559,7 +559,7 @@ def _open(handle: _SectionHandle, reader: HandleReader, *, raw: bool) -> Section
         end = -1
     if end < 0:
         # The end of the header is not known: copy all bytes before the first section. If a former rescaling has removed
-        # the first sections of the file from the handle, these are copied, too, although nobody needs them.
+        # the first sections of the file from the handle, these are copied, too, although they are not needed.
         end = first
     return SectionStream(handle, stream, end, {each.key_group: each for each in sections}, beginning[:end])
 

@@ -1,6 +1,6 @@
 """The directory `_retention` of a root: pins and the audit log.
 
-* `require_no_link`: whoever can write to a root can put symbolic links there, which would lead retention to files of
+* `require_no_link`: a user who can write to a root can put symbolic links there, which would lead retention to files of
   others, such as the quarantine of another root. Links in this directory are refused, wherever they lead.
 * `Pin`, `read_pins`, `pin_snapshot`, `unpin_snapshot`: pins.
 * `AuditLog`, `open_audit_log`: every path that was to be deleted, with the outcome, as JSON lines. The log is a

@@ -283,7 +283,7 @@ def _add_entries(result: Survey, root: Root, entries: Sequence[TreeEntry]) -> No
         if RETENTION_DIRECTORY in entry.name and RETENTION_DIRECTORY in (names := entry.name.split("/")):
             # Look for `_retention` at any depth: a directory inside this root may be the root of another plan.
             if entry.is_link and names[-1] == RETENTION_DIRECTORY:
-                # The pins behind the link would not be read, because links are not followed.
+                # Links are not followed, so pins in the directory that it leads to would not be read.
                 raise refuse_link(file.path)
             if names[-2:] == [RETENTION_DIRECTORY, PINS_FILE]:
                 result.pin_files.append(file)
