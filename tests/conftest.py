@@ -60,8 +60,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--flink-job",
         action="append",
         default=[],
-        help="Run the Dagster jobs of this Flink job of assets/defs in the suite `deployment`; may be repeated. "
-        "Default: upgrade.",
+        help="Run all Dagster jobs of this Flink job of assets/defs in the suite `deployment`; may be repeated. "
+        "Default: six different ones of `upgrade`.",
     )
 
 
