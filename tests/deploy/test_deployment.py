@@ -140,8 +140,8 @@ JOBS = {
 """Every Dagster job of the deployment, and whether its runs are of one snapshot; nothing is in quarantine here."""
 
 DIFFERENT_JOBS = (APPLY, MIGRATE, "pin_snapshot", PLAN, "rescale_path", "search_keys")
-"""Those that differ for a deployment: started by a sensor or from the UI; assets with checks on the Spark cluster, or ops
-with inputs and configuration; of one partition or of none; with and without writes to S3."""
+"""Those that differ for a deployment: started by a sensor or from the UI; assets with checks on the Spark cluster, or
+ops with inputs and configuration; of one partition or of none; with and without writes to S3."""
 
 SENSOR = """
 query Sensor($selector: SensorSelector!) {
