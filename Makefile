@@ -89,7 +89,9 @@ $(INSTALLED):
 	@rm -rf .venv
 	@$(PYTHON) -m venv .venv
 	@$(PIP) install --require-hashes -r requirements-build.lock
-	@$(PIP) install --require-hashes --no-build-isolation -r requirements.lock
+	@$(PIP) install --require-hashes --no-build-isolation --no-compile -r requirements.lock
+# pip would compile on one core. Like pip, it passes over files that are no Python, such as templates of code.
+	@$(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 	@touch $@
 
 $(PROJECT): $(INSTALLED)
