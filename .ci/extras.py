@@ -82,7 +82,8 @@ def install(extra: str, wheel: Path, constraints: Path) -> Path:
         run(sys.executable, "-m", "venv", "--clear", directory)
         run(*pip, "--require-hashes", "-r", ROOT / "requirements-build.lock")
         wanted = f"{wheel}[{extra}]" if extra else str(wheel)
-        run(*pip, "--no-build-isolation", "--constraint", constraints, wanted)
+        # A few commands import a small part of it, and compile that.
+        run(*pip, "--no-compile", "--no-build-isolation", "--constraint", constraints, wanted)
         (directory / mark).touch()
     package = directory / f"package-{hash_package()}"
     if not package.exists():
