@@ -143,7 +143,7 @@ class StateSizes:
 
 @dataclass(frozen=True)
 class HotKeyGroup:
-    """One of the key groups of an operator with the most bytes.
+    """One of the key groups that hold the most bytes of an operator.
 
     Attributes:
         subtask: index of the subtask that has the key group now.
@@ -160,7 +160,7 @@ class HotKeyGroup:
 
 @dataclass(frozen=True)
 class HotKeyLoad:
-    """One of the keys of an operator with the most records or bytes.
+    """One of the keys that hold the most records or bytes of an operator.
 
     Attributes:
         key: the key as text; `0x` and hexadecimal digits if it cannot be decoded.
@@ -361,7 +361,7 @@ def advise(distribution: StateDistribution, keys: Sequence[HotKeyLoad]) -> list[
 
     Args:
         distribution: the distribution.
-        keys: keys of the operator with the most bytes, descending.
+        keys: the keys that hold the most bytes of the operator, descending.
     """
     return [*_advise_ranges(distribution), *_advise_idle(distribution), *_advise_hottest(distribution, keys)]
 
@@ -589,7 +589,8 @@ def _plan_move(operator: Operator, wish: _Wish) -> tuple[Move | None, str]:
     """Find out how to compute the key groups under the requested max parallelism.
 
     Returns:
-        (the move with a hasher, None if no hashes are needed or known; why the hashes are not known, else empty).
+        (requested max parallelism and hasher, None if no hashes are needed or known; why the hashes are not known, else
+        empty).
     """
     wanted = wish.max_parallelism
     if wanted is None or operator.max_parallelism % wanted == 0 or not operator.keyed_files:

@@ -148,7 +148,7 @@ class SubtaskConversion:
 
     @property
     def needs_ends(self) -> bool:
-        """Whether the ends of all entries must be computable: if heap files, which store no lengths, are read back."""
+        """Whether the ends of all entries must be computable: heap files, which store no lengths, will be read back."""
         return self.format is Format.HEAP and self.verify
 
     def find_doubtful(self) -> list[tuple[int, EntryCodec]]:
@@ -284,8 +284,8 @@ def _refuse_neighbours(snapshot: Snapshot, files: Collection[str]) -> None:
                 _refuse_neighbour(snapshot, str(entry.location.directory), files)
     except StateError as error:
         error.hint = error.hint or (
-            "Before a snapshot goes, every other one near it is asked whether it needs its files. Copy it without "
-            "moving, or put it into a directory of its own first"
+            "Before a snapshot is removed, all others near it are read, to find out whether they need its files. "
+            "Convert without moving, or put the snapshot into a directory of its own first"
         )
         raise
 
@@ -296,7 +296,7 @@ def _refuse_neighbour(snapshot: Snapshot, path: str, files: Collection[str]) -> 
         try:
             location = open_stream(reference.handle, other.location.directory, other.path_mapping).location
         except OutOfReachError:
-            # The snapshot at `path` may access all files of `snapshot`, so the refused file is none of these.
+            # `other` may access all files of `snapshot`, so the file that is out of its reach is none of them.
             continue
         if location is not None and _identify(location) in files:
             raise UsageError(
@@ -492,9 +492,9 @@ def _plan_operator(
         for info in header.states:
             if info.backend_type not in (BackendStateType.KEY_VALUE, BackendStateType.PRIORITY_QUEUE):
                 raise UnsupportedError(
-                    f"{info.backend_type} state is not written",
+                    f"{info.backend_type} state cannot be converted to another format",
                     where=Where(state=info.name),
-                    hint="Copy the files as they are (keep)",
+                    hint="Copy the files as they are (--format keep)",
                 )
         tasks.append(
             SubtaskConversion(

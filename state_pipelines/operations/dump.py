@@ -343,7 +343,7 @@ def _show_timers(state: KeyedState, subtask_state: KeyedSubtaskState, layout: Ke
     domain, _, service = state.name.removeprefix(TIMER_STATE).partition("_")
     _, _, element = state.find_subtask_serializers(subtask_state)
     if not isinstance(element, tree.Timer):
-        raise UnsupportedError("a priority queue that does not hold timers is not read")
+        raise UnsupportedError("the state is a priority queue without timers, which cannot be shown")
     head: Line = {"kind": LineKind.TIMER, "op": state.operator.label, "service": service, "domain": domain}
 
     def show(records: KeyedRecords) -> Iterator[Line]:
@@ -389,7 +389,7 @@ def _read_span(layout: lay.Layout, reader: Reader) -> object:
 
 def _struct(value: object) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise FormatError("a key is not made of fields")
+        raise FormatError("the decoded key of a record is not a struct with key and namespace")
     return value
 
 

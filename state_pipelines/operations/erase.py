@@ -102,11 +102,11 @@ def erase(
         The written snapshot; None, and nothing is written, if no operator holds the keys.
 
     Raises:
-        StateError: some state cannot be searched; without `strict` only if the keys are not found in any other state.
+        StateError: the snapshot cannot be read, or some state cannot be searched. Without `strict`, state that cannot
+            be searched is an error only if no other state has the keys.
         UnsupportedError: an operator that holds a key has state whose records cannot move.
         ProofError: the proof failed; nothing is left at the target.
         TargetExistsError: the target exists.
-        StateError: the snapshot cannot be read.
     """
     with choose_runner(None, processes) as run:
         plan = plan_erasure(ensure_open(snapshot), keys, target, run=run)

@@ -230,7 +230,7 @@ def find_keyed_formats(
     Args:
         handles: (index of the subtask, its managed keyed state).
         files: (index of the subtask, an opened file of it); subtasks without opened files are left out.
-        reader: opens streams. To tell RocksDB and ForSt apart, the options file of one subtask is read.
+        reader: opens streams. To tell RocksDB and ForSt apart, options files of databases are read, of each name one.
         without_options: read no options file; the format then says `RocksDB or ForSt`.
 
     Raises:
@@ -238,7 +238,7 @@ def find_keyed_formats(
     """
     opened: dict[int, KeyedFile] = {}
     for subtask, file in files:
-        # A subtask may have two files: that of managed state comes first, then one of raw timers.
+        # Keep the first file of each subtask, which has the managed state; a second one has raw timers.
         opened.setdefault(subtask, file)
     present = [(subtask, handle) for subtask, handle in handles if handle is not None and subtask in opened]
     # An incremental checkpoint has no shared files for a database without records, so look at all subtasks.
@@ -584,7 +584,7 @@ class SnapshotReport:
 
     @property
     def damage(self) -> list[str]:
-        """Errors about bytes that are damaged or missing."""
+        """Errors about bytes that are damaged, missing or refused by the storage, each with its operator."""
         errors = ((each.uid or each.id, error) for each in self.operators for error in each.damage)
         return [f"operator {label} cannot be read: {error}" for label, error in errors]
 

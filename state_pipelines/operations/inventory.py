@@ -110,8 +110,8 @@ def name_snapshot(directory: Location) -> SnapshotName:
     """Name a snapshot by its directory.
 
     A checkpoint is named by its number and, if the directory above it is named by the job id, by the first six digits
-    of that. A savepoint is named as Flink names it, up to the digits of the job id. For other snapshots it is the name
-    of the directory, without characters that Dagster refuses in partition keys, cut after 40 characters.
+    of that. A savepoint is named as Flink names it, up to the digits of the job id. The name of any other snapshot is
+    that of its directory, without characters that Dagster refuses in partition keys, cut after 40 characters.
 
     Args:
         directory: the exclusive directory of the snapshot.
@@ -534,7 +534,8 @@ def find_previous(inventory: Inventory, key: str) -> SnapshotSummary | None:
     found = inventory.find(key)
     if not found or found[0].modified is None:
         raise NotFoundError(
-            f"the inventory does not have the snapshot {key}, or not its time", hint="Materialize the inventory first"
+            f"the inventory does not have the snapshot {key}, or does not know its time",
+            hint="Materialize the inventory first",
         )
     # Of several copies, the oldest one has the time at which the snapshot was taken.
     this = found[-1]
@@ -693,7 +694,7 @@ def _load(store: Location | None) -> tuple[Inventory, bool, str]:
 
 
 def _keep_registered(store: Location, loaded: Inventory, inventory: Inventory) -> Inventory:
-    """Add snapshots that another process has registered in the meantime.
+    """Add to the new inventory snapshots that another process has registered since the old one was loaded.
 
     Args:
         store: Parquet file of the inventory.

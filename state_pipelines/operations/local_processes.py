@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result", covariant=True)
 Runner = Callable[["Sequence[Work[Any]]", str], list[Any]]
-"""Function that runs tasks and returns their results in order; the text is the error message for a failed task."""
+"""Function that runs tasks and returns their results in order; the text begins the message if a worker fails."""
 
 Report = Callable[[int, int], None]
 """Receives how many tasks are done, and how many there are."""
@@ -191,8 +191,8 @@ def _hold_interrupts() -> Iterator[None]:
     handler = signal.getsignal(signal.SIGINT)
     swapped = callable(handler) and threading.current_thread() is threading.main_thread()
     if swapped:
-        # This thread blocks the signal, so the system may deliver it to another one. Python still calls the handler in
-        # this thread, so replace the handler.
+        # This thread blocks the signal, so the system may deliver it to another thread. Python would nevertheless call
+        # the handler in this thread, so replace the handler.
         signal.signal(signal.SIGINT, lambda *call: held.append(call))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -209,7 +209,8 @@ def _begin(storage_options: Mapping[str, Mapping[str, Any]]) -> None:
     use_storage_options(storage_options)
     # A terminal sends an interrupt to every process of a command. Only the parent reacts, and ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A child would not notice that its parent was killed, since it holds both ends of the pipe from which it gets work.
+    # Watch the parent in a thread: otherwise a child would not notice that its parent was killed, since it holds both
+    # ends of the pipe from which it gets work.
     threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
 
 

@@ -49,7 +49,7 @@ class Option:
 
 
 class OperationModel(BaseModel):
-    """Everything that an operation, or one of its subjects, can be asked for; a null is a field that is left out.
+    """Base of the models with the options of an operation, or of one operator in it; a null counts as left out.
 
     Validators raise a ValueError whose text goes on after the name of the field or model: "is neither … nor …".
     """
@@ -331,7 +331,7 @@ def _explain(error: ErrorDetails, model: type[BaseModel], subject: str) -> Usage
             return UsageError(f"{where} does not know {name!r}", hint=f"It knows {', '.join(known) or 'no field'}")
         case "missing":
             description = _find_field(_find_model(model, parents), name).description or ""
-            return UsageError(f"{where} says no {name!r}", hint=description)
+            return UsageError(f"{where} lacks the field {name!r}", hint=description)
         case "model_type" | "model_attributes_type" | "dict_type":
             return UsageError(f"{path} is not a mapping but {shown}")
         case "tuple_type" | "list_type":
@@ -345,7 +345,7 @@ def _explain(error: ErrorDetails, model: type[BaseModel], subject: str) -> Usage
             least = context["min_length"]
             return UsageError(f"{named} is {shown}, with less than {least} {'entries' if least > 1 else 'character'}")
         case "bool_type":
-            return UsageError(f"{path} is true or false, not {shown}")
+            return UsageError(f"{path} must be true or false, not {shown}")
         case "string_type":
             hint = f'Write it in quotes: {name}: "…"' if isinstance(last, str) else ""
             return UsageError(f"{named} is not text but {shown}", hint=hint)

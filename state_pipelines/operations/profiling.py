@@ -558,7 +558,7 @@ class Profile:
         report = asdict(self)
         report["balance"] = self.balance.to_json()
         for operator, shown in zip(self.operators, cast("list[dict[str, object]]", report["operators"]), strict=True):
-            # The balance of each operator is already in `balance` of the profile.
+            # Leave out the balance of each operator, which is already in `balance` of the profile.
             del shown["balance"]
             for state, row in zip(operator.states, cast("list[dict[str, object]]", shown["states"]), strict=True):
                 row["columns"] = [

@@ -502,7 +502,7 @@ class RecordScan:
         return count_kernel_threads([self.file])
 
     def run(self) -> ScanResult:
-        """Read the file.
+        """Scan the records of the state in the file.
 
         Raises:
             StateError: the file cannot be read.
@@ -562,7 +562,7 @@ def find_differing_records(
         The numbers of records, and examples.
 
     Raises:
-        StateError: a side cannot be read.
+        StateError: a file cannot be read.
     """
     what = "the differing records cannot be read"
     sides = [[RecordScan(each, state) for each in files] for files in (before, after)]
@@ -763,8 +763,8 @@ def make_state_check(
     """Make the check of a proof from the comparisons of its states.
 
     Args:
-        name: of the check.
-        description: of the check.
+        name: name of the check.
+        description: the property that it judges, in words.
         states: comparisons of all states.
         failed: those of `states` that fail this check.
         counts: numbers of records, added up over all states.

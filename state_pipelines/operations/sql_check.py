@@ -67,12 +67,12 @@ class SqlCheckReport:
 
     @property
     def exact(self) -> bool:
-        """Whether all state equals that of the new query, had it processed all rows from the start."""
+        """Whether the kept state is the same as if the new query had processed all rows from the start."""
         return self.comparison.exact and self.verdict is not Verdict.UNDETERMINED
 
     @property
     def swaps(self) -> tuple[str, ...]:
-        """Descriptions of state that a restore without a migration would take for other state, without an error."""
+        """Descriptions of state that Flink would restore without an error as state with another meaning."""
         found = [
             f"{_label(each)} / {state.name}: {state.swap}"
             for each in self.comparison.operators
@@ -172,7 +172,8 @@ def check(
         old: script (`.sql`) or compiled plan (`.json`) of the job that wrote the savepoint; None where it is not known.
         new: script or compiled plan that is to take the state.
         snapshot: the savepoint, or its path.
-        match: maps the uid of an operator of the old plan to that of the operator that keeps its state; resolves ties.
+        match: maps the uid of an operator of the old plan to that of the new operator that keeps its state, if several
+            new ones fit.
         flink_home: directory of an installed Flink, for scripts.
         flink: release line that the installed Flink must have.
         jars: jars of connectors, formats and functions, for scripts.
@@ -307,7 +308,7 @@ def _bind_by_states(planned: Sequence[PlannedOperator], stored: Sequence[Operato
                 operator
             )
     fitting = {key: [each for each in stored if _has_states(each, operators[0])] for key, operators in wanted.items()}
-    # A type that the plan leaves open fits any, so one stored operator may fit several planned ones.
+    # Count the planned operators that each stored one fits: several may leave a type open, which any type fits.
     claims = Counter(each.label for candidates in fitting.values() for each in candidates)
     for key, operators in wanted.items():
         candidates = fitting[key]

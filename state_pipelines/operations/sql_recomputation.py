@@ -98,7 +98,7 @@ class _Findings:
         self.examples: list[DifferingRecord] = []
 
     def compare(self, verdict: OperatorVerdict, before: Operator, after: Operator) -> None:
-        """Compare those states of an operator that the migration changes."""
+        """Compare recomputed and migrated rows of the states of an operator that the migration changes."""
         olds, news = _list_states(before), _list_states(after)
         for state in verdict.states:
             if state.old is None or state.new is None or is_unchanged(state) or not _is_comparable(state):
@@ -152,11 +152,12 @@ class _Findings:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Layout of the records of a state.
+    """Layout of the records of a state of a SQL job: the rows and numbers that a record consists of.
 
     Attributes:
-        key: whether the user key of a map is the first row of the state; otherwise it is compared unchanged.
-        content: content of the value of a record: `_ROW`, `_MARKED` (a row and a number), `_LIST` or `_NUMBERS`.
+        key: whether the user key of a map is a row (the first row of the state), whose columns are recomputed; other
+            user keys are compared unchanged.
+        content: what the value of a record is: a row, a row and a number (`_MARKED`), a list of rows, or numbers.
     """
 
     content: str
@@ -177,7 +178,7 @@ _LAYOUTS: Mapping[str, _Layout] = {
     "Map<{0}, Tuple2<Int, Int>>": _Layout(_NUMBERS, key=True),
     "Long": _Layout(_NUMBERS),
 }
-"""Layouts that are compared, by `PlannedState.plain_template`."""
+"""Layouts that are compared, by the type of the value as text (`PlannedState.plain_template`)."""
 
 
 def _is_comparable(state: StateVerdict) -> bool:
@@ -319,13 +320,13 @@ def _expect_rows(
         )
         user_key, numbers = record.user_key, record.numbers
         if after.key:
-            # The new user key is computed from the old one if that is a row, else from the old row.
+            # The new user key is computed from the old user key if that is a row, else from the old row in the value.
             fields = record.user_key if before.key else record.rows[0]
             user_key = tuple(_derive(each, fields, ()) for each in keys)
         elif before.key:
             user_key = None
         if after.content == _MARKED:
-            # If the old layout has no numbers, its only row gets 1: ranks count the rows of a sort key from 1.
+            # An old layout without numbers has only one row, which gets the number 1: ranks count rows from 1.
             numbers = numbers or (1,)
         elif after.content in (_ROW, _LIST):
             numbers = ()
@@ -335,7 +336,7 @@ def _expect_rows(
             numbers = numbers[: 1 if state.new.plain_template == _COUNTED else 2]
         entry = (*record.key, user_key)
         if entry in expected and after.content == _NUMBERS:
-            # Old rows that give equal new rows share an entry: counts are added, numbers of matches are the same.
+            # Old rows that give equal new rows share an entry: add their counts; their numbers of matches are equal.
             numbers = (expected[entry][1][0] + numbers[0], *numbers[1:])
         expected[entry] = (values if after.content != _NUMBERS else (), numbers)
     return expected
@@ -390,7 +391,10 @@ _INPUT, _LAST_TIME = "inputState", "lastTriggeringTsState"
 def _read_windows(
     olds: Mapping[str, KeyedState], groups: KeyGroupRange, last: int | None
 ) -> Mapping[_Row, list[tuple[int, _Row]]]:
-    """Return the windows of an OVER aggregate: by key, (time, row) by time; the newest `last`, or all if it is None."""
+    """Return the rows of the windows of an OVER aggregate, by key: (time, row), ascending by time.
+
+    Return only the newest `last` rows of each key; all rows if `last` is None.
+    """
     times: dict[_Row, int] | None = None
     if _LAST_TIME in olds:
         times = {_find_key(row): row["value"] for row in _scan(olds[_LAST_TIME], groups)}
@@ -558,9 +562,10 @@ def _fits(value: Any, of: LogicalType) -> bool:
 
 
 def compare_with_template(result: Snapshot, template: Snapshot) -> tuple[ProofCheck, ...]:
-    """Compare operators, states and serializers of a result with those of the template of its plan.
+    """Compare operators, states and serializers of a migrated savepoint with those of its template.
 
-    A state that only the template has is no difference: it begins empty.
+    The template is a savepoint that Flink has taken of the new plan, run without input. A state that only the template
+    has is no difference: it begins empty.
 
     Returns:
         the check, in a tuple; its text names the differences.

@@ -215,7 +215,7 @@ def read(
     if state is None and flatten is not None:
         raise UsageError("flatten is for one state; the table of all states holds lists")
     if state is not None and (states is not None or timers):
-        raise UsageError("states and timers are for the table of all states, without state")
+        raise UsageError("states and timers are for the table of all states: leave out state, or these two")
     groups = parse_key_groups(key_groups) if isinstance(key_groups, str) else key_groups
     chosen = None if columns is None else tuple(columns)
     wanted = KeyText(key) if isinstance(key, str) else key
@@ -230,9 +230,9 @@ def read(
 
 
 def read_state(state: State, options: TableOptions, key_groups: KeyGroupRange | None = None) -> ReadableRows:
-    """Read a state of an operator, some of whose files may be left out because they cannot be read.
+    """Read a state of an operator, also of a partial one (`Operator.readable`), whose unreadable files are left out.
 
-    `Operator.readable` is such an operator. The errors of those files are in `errors` of the result.
+    The errors of the files that are left out are in `errors` of the result.
 
     Raises:
         StateError: there is no table of the state; see `State.make_schema`.
@@ -283,7 +283,7 @@ def _read_each(
             with at(**where):
                 yield from batches
         except (UsageError, StorageError):
-            # A usage error is not about one file, and after a storage error the same read may succeed.
+            # Raise these at once: a usage error is not about one file, and a storage error may not occur again.
             raise
         except StateError as error:
             errors.append(error)

@@ -60,7 +60,7 @@ def test_without_an_operation_a_rescaling_is_asked_for() -> None:
             {"operation": "convert", "snapshot": "a", "format": "parquet"},
             "format of a request to convert.*canonical, heap",
         ),
-        ({"operation": "convert", "snapshot": "a", "compress": "yes"}, "compress is true or false, not 'yes'"),
+        ({"operation": "convert", "snapshot": "a", "compress": "yes"}, "compress must be true or false, not 'yes'"),
         ({"operation": "migrate", "snapshot": "a", "to": True}, "to of a request to migrate is not text but True"),
         ({"operation": "migrate", "snapshot": "a", "from_revision": 3}, 'is not text but 3.*quotes: from_revision: "'),
         ({"operation": "pin", "snapshot": "a", "reason": 5}, "reason of a request to pin is not text but 5"),

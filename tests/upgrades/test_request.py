@@ -64,8 +64,8 @@ def test_words_may_be_values_of_yaml_and_an_empty_text_is_left_out(tmp_path: Pat
     [
         ("name: orders", "names: orders", "the description of the job does not know 'names'"),
         ("name: orders", "name: ../orders", "is no name of a job"),
-        ("results: s3://bucket/results", "", "the description of the job says no 'results'"),
-        ("  savepoints: s3://bucket/savepoints", "", "upgrade says no 'savepoints'"),
+        ("results: s3://bucket/results", "", "the description of the job lacks the field 'results'"),
+        ("  savepoints: s3://bucket/savepoints", "", "upgrade lacks the field 'savepoints'"),
         ("parallelism: 4", "parallelism: 0", "parallelism of upgrade.new is 0, not a number from 1 on"),
         ("{jar: orders-1.jar}", "{jar: a.jar, image: b}", "upgrade.old names jar and image"),
         ("{jar: orders-1.jar}", "{}", "upgrade.old names none"),

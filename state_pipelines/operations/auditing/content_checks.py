@@ -212,7 +212,8 @@ def _plan_operator(
 ) -> Iterator[Task]:
     survey = operator.survey(in_flight=True)
     for failure in survey.failures:
-        # Damage without a subtask means missing or overlapping key groups, which `audit_structure` reports.
+        # Leave out what others report: missing or overlapping key groups, which are damage without a subtask
+        # (`audit_structure`), and errors of files that are known to be missing or of a wrong size.
         if (failure.subtask is not None or not failure.is_damage) and failure.error.where.file not in known - {None}:
             findings.add(from_error(failure.error, Property.RECORDS, operator=operator.label, subtask=failure.subtask))
     mixed = _compare_raw_state(operator)
@@ -381,7 +382,10 @@ class _FileReader:
             yield from self._find_first_records()
 
     def read_whole(self) -> Iterator[Finding]:
-        """Read all records; if that fails, read them again one key group at a time, to find damage in all of them."""
+        """Read all records; if that fails, read them again one key group at a time, to find damage in several of them.
+
+        Reading stops after `_MOST_FAILURES` findings.
+        """
         self.amounts.add(sections=len(self.file.stored_sections()))
         found = list(self._read(None))
         if not any(each.severity is Severity.ERROR for each in found):
@@ -446,7 +450,8 @@ class _FileReader:
 
         The key groups of keys with an unknown hash, such as objects of user classes, are not checked.
         """
-        # If the ends of entries cannot be found, the reader returns all of them as one record without a key.
+        # Leave out records without a key: if the ends of entries cannot be found, the reader returns all of them as one
+        # such record.
         has_key = records.key_ends > records.key_starts
         if not has_key.all():
             records = records.select(np.flatnonzero(has_key))

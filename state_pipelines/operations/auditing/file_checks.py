@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def find_owner(directory: str, exclusive: Location) -> str:
-    """Describe who owns a directory; return an empty text if it belongs to the snapshot or to its job.
+    """Describe who owns a directory; empty for that of the snapshot, and for those that its job shares.
 
     Args:
         directory: path or URL of the directory, after path mapping.
@@ -395,7 +395,8 @@ def _check_size(snapshot: Snapshot, file: ReferencedFile, size: int, findings: F
             continue
         what = f"the file has {size:,} bytes, its handle records {expected:,}"
         if size > expected and use.has_sections:
-            # Flink finds key groups by their offsets, so bytes after the last one do no harm.
+            # Flink finds key groups by their offsets, so bytes after the last key group do no harm. Warn of them unless
+            # `rescale` may be the reason, which writes a manifest.
             if not is_warned and not _has_manifest(snapshot):
                 finding = _find(use, file, Property.SIZES, what, offset=expected, hint=_APPENDED)
                 findings.add(replace(finding, severity=Severity.WARNING))

@@ -56,7 +56,7 @@ def audit_structure(snapshot: Snapshot, findings: Findings) -> None:
     """Check that the contents of `_metadata` agree with each other, without reading any state; add findings."""
     names = [each.name for each in snapshot.metadata.master_states]
     for name in sorted({each for each in names if names.count(each) > 1}):
-        # Flink restores one state for each hook (`MasterHooks.restoreMasterHooks`).
+        # Flink restores only one state for each hook (`MasterHooks.restoreMasterHooks`).
         what = f"the state of the master hook {name} is listed twice"
         file = str(snapshot.location.metadata)
         findings.add(Finding(Severity.ERROR, Property.METADATA, what, file=file, hint=EDITED_METADATA))
@@ -175,7 +175,8 @@ def _check_offsets(
 ) -> None:
     if not offsets or isinstance(handle, EmptySegmentFileStateHandle):
         return
-    # -1 and 0 are offsets of key groups without state, and empty elements may begin at the end of the stream.
+    # Accept -1 and 0, the offsets of key groups without state, and the end of the stream, where empty elements may
+    # begin.
     smallest, largest = min(offsets), max(offsets)
     if smallest >= -1 and largest <= (size := _get_size(handle)):
         return

@@ -419,8 +419,8 @@ def check_jobs(
         successor = successors.pop(operator.id, None)
         if successor is not None:
             checks += _check_operator(operator, successor, old, restore, is_observed=is_observed)
-            # Undeclared types matter only if another snapshot, with types of its own, describes the new job: other
-            # descriptions take the types that they do not name from the old job.
+            # Python state without declared types has to be judged only if another snapshot describes the new job: any
+            # other description takes the types that it does not name from the old job, so they are equal.
             if new.metadata_version is not None and new.name != old.name:
                 checks += judge_undeclared(operator, successor)
         elif operator.has_state:
@@ -642,9 +642,9 @@ def _missing_operator(old: JobOperator, job: JobDescription, *, allowed: bool) -
 
 
 def _missing_state(old: JobOperator, new: JobOperator, state: JobState) -> StateCheck:
-    reason = "the new job does not register it: Flink carries it along unread into every later snapshot"
+    reason = "the new job does not register this state: Flink carries it along unread into every later snapshot"
     if state.group is StateGroup.KEYED and new.key is None:
-        reason = "the new operator has no keyed state: Flink drops this one without a word"
+        reason = "the new operator has no keyed state: Flink drops this state without an error"
     return make_check(
         old,
         state,

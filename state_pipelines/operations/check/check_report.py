@@ -122,7 +122,7 @@ def make_check(
     error: str = "",
     partial: bool = False,
 ) -> StateCheck:
-    """Make the entry on a state, on an operator (`state` is None), or on the snapshot (both are None).
+    """Make the entry of a report on a state, an operator (`state` is None), or the snapshot (both are None).
 
     A state without a name stands for the keys of the operator.
     """
@@ -147,9 +147,9 @@ class CheckGroup:
 
     Attributes:
         checks: the entries.
-        findings: the findings of the entries that no earlier group has.
+        findings: the findings of the entries, without those that an earlier group of the report has.
         repeated: the findings that an earlier group has, each with the title of the first entry of that group.
-        remedies: the remedies that no earlier group has.
+        remedies: the remedies for the entries, without those that an earlier group has.
     """
 
     checks: tuple[StateCheck, ...]
@@ -250,7 +250,7 @@ class CheckReport:
         return {name: _plain(value) if name == "checks" else value for name, value in report.items()}
 
     def list_classes(self) -> Iterator[str]:
-        """Yield a line for each `ClassStatus`, with the titles of the states that have it."""
+        """Yield a line for each `ClassStatus`: the states whose classes have it in the given class files."""
         for status in ClassStatus:
             titles = [each.title for each in self.classes if each.status is status]
             if titles:

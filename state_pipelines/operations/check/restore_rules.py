@@ -91,7 +91,7 @@ class Restore:
 
     @property
     def crosses(self) -> bool:
-        """Whether another major release wrote the state."""
+        """Whether another major release of Flink wrote the state than the one that restores it."""
         return self.old_kryo_version not in (None, self.kryo_version)
 
     @property
@@ -172,7 +172,8 @@ def _compare(subject: Subject, old: Serializer, new: Serializer, restore: Restor
         compatibility = combine([compatibility, *refused])
     rows = find_named_rows(old, path) if restore.release < _NAMED_ROWS else ()
     renamed = find_renamed_fields(old, new, path) if restore.row_names else ()
-    # `_split` may have added the TTL wrapper with which Flink 2 compares serializers: look at the one inside.
+    # `_split` may have added the TTL wrapper with which Flink 2 compares serializers. The snapshot does not have it, so
+    # look at the serializer inside.
     stored = old.inner if isinstance(old, TtlAware) else old
     unknown = () if restore.observed else find_unknown_classes(stored, path, restore.release, crosses=restore.crosses)
     compatibility = combine([compatibility, *map(single, (*rows, *renamed, *unknown))])
@@ -235,7 +236,7 @@ def _add_classes(pair: _Pair, state: JobState, owner: JobOperator, restore: Rest
         changed=found.outcome is not Outcome.AS_IS,
     )
     nulls = () if restore.new_classes is None else judge_nulls(path, pair.old, classes.old, restore.new_classes, data)
-    # Leave out findings for paths that are refused already.
+    # Leave out findings for paths that other findings already refuse.
     added = [single(finding) for finding in (*written, *nulls) if finding.path not in refused]
     return replace(pair, compatibility=combine([found, *added])) if added else pair
 
@@ -255,7 +256,7 @@ def _may_hold_classes(node: Serializer) -> bool:
 
 
 def _explain_unresolved(compatibility: Compatibility, new: Serializer) -> Compatibility:
-    """In findings on serializers that the description of the new job leaves open, give the reason and the remedy."""
+    """Complete findings on serializers that the description of the new job leaves open: why it does, what to do."""
     unknown = {describe(node): node for node in _list_unresolved(new)}
     findings = (
         replace(finding, reason=node.reason, remedy=node.remedy)

@@ -245,7 +245,7 @@ def join_hashes(one: Hashes, other: Hashes, limit: int) -> RecordDifferences:
     Args:
         one: hashes of the records of one snapshot.
         other: hashes of the records of the other snapshot.
-        limit: number of candidates that are wanted of each kind of difference.
+        limit: largest number of candidates (for examples) of each kind of difference.
     """
     keys = np.concatenate([one.keys, other.keys])
     if not len(keys):
@@ -335,7 +335,7 @@ class GroupSums:
 
     Attributes:
         groups: i64[k], the key groups.
-        sums: u64[k, 4], records, bytes, digest and content of each.
+        sums: u64[k, 4], for each key group the numbers of a `RecordDigest`: records, bytes, digest and content.
     """
 
     groups: npt.NDArray[np.int64]
@@ -363,7 +363,7 @@ class FileSums:
 
     Attributes:
         states: digests of each state, by name.
-        failures: states whose records cannot be found, by name.
+        failures: by name of each state whose records cannot be found, the reason.
     """
 
     states: Mapping[str, GroupSums]
@@ -404,7 +404,7 @@ class DigestFile:
                 if len(self.states) == 1:
                     reason = str(error) if is_unreadable(error) else explain(error)
                     return FileSums({}, {self.states[0][1]: Unread(reason, self.key_groups, is_unreadable(error))})
-            # Read each state alone, so that the one that fails does not hide the others.
+            # After an error, read each state alone, so that the state that fails does not hide the others.
             held = self.file.hold()
             alone = [replace(self, file=held, states=(each,)).run() for each in self.states]
         return FileSums(
@@ -506,7 +506,7 @@ class CompareGroups:
         other: the state in the other snapshot.
         groups: the key groups, ascending.
         share: (remainder, divisor); only keys whose hash modulo the divisor is the remainder are compared.
-        limit: number of candidates that are wanted of each kind of difference.
+        limit: largest number of candidates (for examples) of each kind of difference.
     """
 
     one: KeyedSide
@@ -534,12 +534,12 @@ class CompareGroups:
 
 @dataclass(frozen=True)
 class ShowRecords:
-    """Task that reads and decodes the records of candidates, for examples.
+    """Task that reads and decodes the differing records that a report shows as examples.
 
     Attributes:
         one: the state in one snapshot.
         other: the state in the other snapshot.
-        candidates: the candidates.
+        candidates: keys and hashes of the records.
     """
 
     one: KeyedSide
@@ -596,7 +596,7 @@ def add_up(found: Sequence[GroupSums], max_parallelism: int) -> npt.NDArray[np.u
 
 
 def total_of(sums: npt.NDArray[np.uint64]) -> RecordDigest:
-    """Return the digest of all key groups."""
+    """Add up the digests of all key groups of a state to one digest."""
     return RecordDigest(*sums.sum(axis=0, dtype=np.uint64).tolist())
 
 
@@ -773,7 +773,7 @@ def make_example(candidate: Candidate, one: tuple[Row, Row] | None, other: tuple
     """Make the example that the report shows for a difference.
 
     Args:
-        candidate: kind of the difference.
+        candidate: the key whose records differ, with the kind of the difference.
         one: (key columns, value columns) of the record in the first snapshot; None if it has no such record.
         other: likewise in the other snapshot.
     """

@@ -68,7 +68,7 @@ Result = TypeVar("Result")
 
 
 class Runner(Protocol):
-    """Function that runs tasks and returns their results in order; `what` is the message if a task fails."""
+    """Function that runs tasks and returns their results in order; `what` begins the message if a worker fails."""
 
     def __call__(self, tasks: Sequence[Work[Result]], what: str, /) -> list[Result]:
         """Run the tasks."""
@@ -205,7 +205,7 @@ def _pair_operators(one: Snapshot, other: Snapshot, name: str | None) -> list[_O
         ids = {each for side in sides for each in side}
         if not ids:
             one.operator(name)
-        # Only one snapshot may store the name; find the operator of the other snapshot by id.
+        # Perhaps only one of the snapshots stores the name: find the operator of the other snapshot by its id.
         for side, snapshot in zip(sides, (one, other), strict=True):
             side.update({each.id: each for each in snapshot.operators if each.id in ids and each.id not in side})
     readable = [{each: operator.readable for each, operator in side.items()} for side in sides]

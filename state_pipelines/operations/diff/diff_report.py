@@ -87,7 +87,8 @@ class ContentsDiff:
         changed: number of records with the same key (namespace, map key) and another value; None if records were not
             compared one by one.
         examples: some of the records that differ.
-        damaged: whether records were not compared because bytes are damaged or missing; `note` says which.
+        damaged: whether records were not compared because bytes are damaged or missing, or the storage fails; `note`
+            says which.
     """
 
     one: RecordDigest | None
@@ -152,7 +153,7 @@ class OperatorDiff:
         properties: uid, name, parallelism and the like.
         states: the states of `one`, then those that only `other` has.
         error: why not all states could be compared; empty if they could.
-        damage: errors about files that are damaged or missing.
+        damage: errors about files that are damaged or missing, or that the storage does not give.
     """
 
     id: str
@@ -218,7 +219,7 @@ class SnapshotDiff:
 
     @property
     def damage(self) -> list[str]:
-        """Errors about bytes that are damaged or missing, each once."""
+        """Errors about bytes that are damaged or missing, or that the storage does not give, each once."""
         opened = (error for operator in self.operators for error in operator.damage)
         read = (
             f"operator {operator.label}, state {state.name}: {state.contents.note}"

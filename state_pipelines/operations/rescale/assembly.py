@@ -118,7 +118,9 @@ def redistribute(
         UsageError: one of the numbers is not positive, or an old subtask is not below `old_parallelism`.
     """
     if parallelism < 1 or any(not 0 <= subtask < old_parallelism for subtask, _ in handles):
-        raise UsageError(f"operator state of {old_parallelism} subtasks cannot be handed to {parallelism}")
+        raise UsageError(
+            f"operator state of {old_parallelism} subtasks cannot be distributed to {parallelism} subtasks"
+        )
     shares: list[list[Share]] = [[] for _ in range(parallelism)]
     if parallelism == old_parallelism:
         for subtask, handle in handles:
@@ -142,8 +144,8 @@ def redistribute(
 def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None:
     """Append to `shares`, by new subtask, an equal number of elements of each state, in the order of the elements.
 
-    If the elements of a state cannot be divided equally, some subtasks get one more. The distribution of the next
-    state starts at the subtask after the last of these.
+    If the elements of a state cannot be divided equally, some subtasks get one more. The elements of the next state
+    are distributed starting at the subtask after the last one that got one more.
     """
     parallelism, first = len(shares), 0
     for locations in groups:
@@ -158,7 +160,8 @@ def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None
                     position += wanted
                 else:
                     index, position = index + 1, 0
-                # `share` has no elements if an old handle names the state without any. Then append an empty share.
+                # An old handle may name the state without elements. Its empty share goes to the subtask that gets the
+                # next elements.
                 shares[(first + turn) % parallelism].append(Share(share.subtask, share.state_name, share.mode, offsets))
                 wanted -= len(offsets)
         first = (first + rest) % parallelism
@@ -167,7 +170,7 @@ def _split(groups: Iterable[Sequence[Share]], shares: list[list[Share]]) -> None
 def _group_by_name(
     handles: Sequence[tuple[int, OperatorStateHandle]], mode: OperatorStateMode
 ) -> tuple[tuple[Share, ...], ...]:
-    """Handles of the states of one distribution mode, grouped by state, old subtasks ascending.
+    """Collect the elements of the states of one distribution mode, grouped by state, each group by old subtask.
 
     States come in the iteration order of the `java.util.HashMap` in which Flink collects their names.
     """
@@ -198,7 +201,8 @@ def _order_states(states: Sequence[OperatorStateMetaInfo]) -> list[OperatorState
 class _JavaHashMap:
     """Set of strings in the iteration order that `java.util.HashMap` has for them as keys.
 
-    A bin that Java would convert to a tree keeps the order of its list here.
+    Java converts a long bin of a large map to a tree, which may change the order of its keys. That is not reproduced:
+    here such a bin stays a list.
 
     Args:
         capacity: the `initialCapacity` of the Java constructor.
@@ -300,7 +304,7 @@ class FileAssembly:
 
 @dataclass
 class Assembler:
-    """Makes handles of new state for one operator, and collects the tasks that write the files of these handles.
+    """Maker of the state handles of one new operator; collects the tasks that write the files of these handles.
 
     Args:
         target: directory of the new snapshot.
@@ -365,7 +369,7 @@ class MovedKeyGroups:
 
     @property
     def number(self) -> int:
-        """Number of key groups."""
+        """Number of key groups that change subtask."""
         return sum(map(len, self.ranges))
 
     def to_json(self) -> dict[str, object]:
@@ -581,7 +585,7 @@ def _assemble(
         return None
     first = files[0]
     if not raw and isinstance(first.handle, KeyGroupsStateHandle) and sum(map(len, intersections)) < len(own):
-        # The heap backend expects a section for every key group that the handle names.
+        # The heap backend expects a section for every key group that the handle names, but some have none to copy.
         return NeedsRecords("some key groups of a new subtask have no state")
     offsets = dict.fromkeys(own, NEVER_STARTED if raw else NO_SECTION)
     shared = _share(files, [section for _, section in wanted]) if narrow else None
@@ -612,7 +616,7 @@ def _find_header(file: SectionStream) -> StreamRange:
 def _share(files: Sequence[SectionStream], sections: Sequence[Section]) -> StreamStateHandle | None:
     """Return a handle over the old file that holds these sections, with a size that ends after the last of them.
 
-    Return None if the sections are not adjacent in one file.
+    Return None if the sections are not adjacent in one file, or not in a file.
     """
     ordered = sorted(sections, key=lambda each: each.start)
     end = ordered[-1].end if ordered else files[0].header_end

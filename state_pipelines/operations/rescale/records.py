@@ -95,7 +95,9 @@ Digests = dict[str, RecordDigest]
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Task of the first stage: read an old file, or a range of it, and sort its records by new key group into a spill.
+    """Task that reads an old file, or a range of it, and sorts its records by new key group into a spill.
+
+    First of two stages if the max parallelism changes; in the second, `Gather` tasks write the new files.
 
     Attributes:
         operator: label of the operator, for errors.
@@ -144,7 +146,7 @@ class Shuffle:
         if self.hasher is None and self.source.context.max_parallelism % self.max_parallelism:
             raise UsageError("without the hashes of the keys the new max parallelism must divide the old one")
         infos = self.source.header.states
-        # The stream may hold more key groups than its handle names.
+        # Read only the key groups that the handle of the file names: the stream may hold others, too.
         wanted = self.source.key_groups
         if self.key_groups is not None:
             wanted = wanted.intersect(self.key_groups)
@@ -192,7 +194,7 @@ class Shuffle:
 
 @dataclass(frozen=True)
 class Gather:
-    """Task of the second stage: write the file of one new subtask from the spills.
+    """Task that writes the file of one new subtask from the spills of `Shuffle` tasks.
 
     Attributes:
         operator: label of the operator, for errors.
@@ -203,7 +205,8 @@ class Gather:
         context: record context of the new operator.
         target: the new file.
         rule: which record stays if several snapshots have the same key.
-        hasher: computes hash codes of keys, to check the key groups of the written records; None does not check them.
+        hasher: computes hash codes of keys, to check the key groups of the records that are read again; None does not
+            check them.
         verify: read the new file again.
         batch: bytes of records that are read at once.
     """
@@ -226,7 +229,7 @@ class Gather:
         return count_threads(self.hasher) if len(self.sources) == 1 else 1
 
     def run(self) -> WrittenFile:
-        """Write the file and read it again; a file that a failed attempt has left is replaced.
+        """Write the file, and read it again if `verify` is set; a file that a failed attempt has left is replaced.
 
         A key group larger than `batch` is held in memory as a whole only if snapshots are merged.
 
@@ -259,10 +262,10 @@ class InputFiles:
     """Input of a `Collect` from one snapshot.
 
     Attributes:
-        files: the old files; each is read only for the key groups of its subtask.
+        files: the old files, from which the task reads only the key groups of the new subtask.
         states: for each file: (old state id, new state id) of the states that stay.
         key_filter: selects the keys that stay; None keeps all.
-        directory: directory of the snapshot; None if its files are local.
+        directory: directory of the snapshot, to find out whether the files are remote; None if they are local.
     """
 
     files: tuple[KeyedFile, ...]
@@ -309,7 +312,7 @@ class Collect:
         return count_threads(None, self.inputs[0].files) if len(self.inputs) == 1 else 1
 
     def run(self) -> WrittenFile:
-        """Write the file and read it again; a file that a failed attempt has left is replaced.
+        """Write the file, and read it again if `verify` is set; a file that a failed attempt has left is replaced.
 
         Raises:
             ProofError: the records read back are not those of the old files.
@@ -348,11 +351,16 @@ class Collect:
         for given in self.inputs:
             for file, pairs in zip(given.files, given.states, strict=True):
                 if file.context.max_parallelism != self.context.max_parallelism:
-                    raise UsageError("a snapshot of another max parallelism must be shuffled first")
+                    raise UsageError(
+                        "the snapshot has another max parallelism: its records must be sorted by new key group first"
+                    )
                 for old, new in pairs:
                     name = file.header.states[old].name
                     if self.header.states[new].name != name:
-                        raise UsageError(f"state {new} of the new header is not {name}", where=Where(state=name))
+                        raise UsageError(
+                            f"the id {new} of the state {name} is that of another state in the new header",
+                            where=Where(state=name),
+                        )
 
     def _check(self, taken: Digests) -> None:
         """Read the old files a second time, with other code, and compare the digests with those of the first reading.
@@ -426,10 +434,10 @@ class _Progress:
 
         Args:
             key_group: the next key group, or the one after the last at the end of the file.
-            full: write them in any case.
+            full: write the buffered key groups even if no buffer is full.
         """
         full = full or any(buffer.is_full for buffer in self.buffers)
-        # Do not write the key group reached last: another snapshot may still have records of it.
+        # If the key group has not changed, write nothing yet: another snapshot may still have records of it.
         if key_group == self.reached or not full:
             self.reached = key_group
             return
@@ -450,7 +458,10 @@ def _read_groups(
 
 
 def _list_blocks(runs: Iterable[tuple[Index, Iterator[bytes]]]) -> Iterator[tuple[int, bytes, int]]:
-    """Convert the runs of one key group to the arguments of `frame_section`, a block of bytes at a time."""
+    """Yield the records of one key group for `frame_section`: (state id, block of bytes, offset of the last record).
+
+    The offset counts from the start of the block; it is outside the block if the last record is in another one.
+    """
     for run, blocks in runs:
         state, last = int(run["state"][0]), int(run["last"][0])
         for block in blocks:
@@ -461,10 +472,10 @@ def _list_blocks(runs: Iterable[tuple[Index, Iterator[bytes]]]) -> Iterator[tupl
 def _write_blocks(
     writer: CanonicalWriter, blocks: Sequence[tuple[int, Block]], rule: MergeRule, context: RecordContext
 ) -> Digests:
-    """Write the sections of the key groups of some blocks, after merging records that several snapshots have.
+    """Merge the records that several snapshots have under one key, and write the sections of the key groups.
 
     Args:
-        writer: of the new file.
+        writer: writer of the new file.
         blocks: (index of the snapshot, its sorted records).
         rule: which record stays if several snapshots have the same key.
         context: record context of the new operator.
@@ -574,7 +585,7 @@ class OperatorChange:
 
     @property
     def keyed_text(self) -> str:
-        """The way of keyed state and, if there is one, its reason, for reports."""
+        """Text for reports: how keyed state gets into the new snapshot and, if its records are moved, why."""
         return f"{self.keyed.value} ({self.reason})" if self.reason else self.keyed.value
 
 
@@ -587,7 +598,7 @@ class RecordsPlan:
     Attributes:
         header: header of the new files.
         context: record context of the new operator.
-        shuffles: for each snapshot, its tasks of the first stage; empty if the max parallelism stays.
+        shuffles: for each snapshot, its `Shuffle` tasks; empty if the max parallelism stays.
         collects: the tasks if the max parallelism stays.
         hasher: see `Shuffle`.
     """
@@ -624,12 +635,12 @@ class OperatorTasks:
     def gather(
         self, target: Location, spills: Sequence[Sequence[Spill]], request: RescaleRequest, *, verify: bool
     ) -> list[Gather]:
-        """Make the tasks of the second stage, one for each new subtask.
+        """Make the `Gather` tasks, which write the new files from the spills: one task for each new subtask.
 
         Args:
             target: directory of the new snapshot.
             spills: for each snapshot, the spills of its `Shuffle` tasks.
-            request: the whole request.
+            request: the request for all operators.
             verify: read every new file again.
         """
         assert self.records is not None
@@ -713,7 +724,7 @@ def _change_to_json(change: OperatorChange) -> dict[str, object]:
 
 
 SPLIT_SIZE = 128 << 20
-"""Bytes of an old file that one `Shuffle` reads, unless that gave more than `MOST_TASKS` tasks."""
+"""Bytes of an old file that one `Shuffle` reads, unless there would be more than `MOST_TASKS` tasks."""
 
 MOST_TASKS = 4096
 """Approximate maximum of `Shuffle` tasks of an operator; with more state, each task reads more than `SPLIT_SIZE`.
@@ -735,7 +746,7 @@ class RecordMove:
     Attributes:
         sources: the operator in the main snapshot, then in the merged snapshots that have it.
         own: the request for this operator.
-        request: the whole request.
+        request: the request for all operators.
         target: directory of the new snapshot.
         parallelism: parallelism of the new operator.
         max_parallelism: max parallelism of the new operator.
@@ -751,7 +762,7 @@ class RecordMove:
     verify: bool
 
     def plan(self, reason: str) -> tuple[RecordsPlan, tuple[str, ...]]:
-        """Plan the tasks.
+        """Plan the tasks that move the keyed records of the operator.
 
         Args:
             reason: why records must move, for errors.
@@ -775,7 +786,10 @@ class RecordMove:
             for _, file in operator.keyed_files:
                 for info in file.header.states:
                     if info.backend_type not in (BackendStateType.KEY_VALUE, BackendStateType.PRIORITY_QUEUE):
-                        raise UnsupportedError(f"{info.backend_type} state is not moved", where=Where(state=info.name))
+                        raise UnsupportedError(
+                            f"records of {info.backend_type} state cannot be moved to other files",
+                            where=Where(state=info.name),
+                        )
         files = [file for operator in keyed for _, file in operator.keyed_files]
         header, maps = align_headers(
             [file.header for file in files], self.own.drop_states, [file.name for file in files]
@@ -849,7 +863,7 @@ class RecordMove:
     def _shuffle(
         self, operator: Operator, files: Sequence[tuple[KeyedFile, StatePairs]], hasher: KeyHasher | None, size: int
     ) -> Iterator[Shuffle]:
-        """Make the tasks of the first stage for one snapshot.
+        """Make the `Shuffle` tasks, which sort the old records into spills, for one snapshot.
 
         Args:
             operator: the operator in this snapshot.
@@ -885,7 +899,8 @@ class MovedRecords:
 
     Attributes:
         files: the tasks, each with the file that it wrote.
-        dropped: digests by state of the records that were left out, by a key filter or as duplicates; to be added up.
+        dropped: digests of the records that were left out, by a key filter or as duplicates: a mapping by state for
+            each task, to be added up.
         found: digests by state of all records that `Shuffle` tasks read; empty if no digests were requested.
     """
 

@@ -207,7 +207,7 @@ def plan_operator(
 
     Args:
         edited: the operator, and the same operator in merged snapshots.
-        request: the whole request.
+        request: the request for all operators.
         target: directory of the new snapshot.
         files: copy, link or reference files that stay as they are.
         verify: read new files again.
@@ -248,7 +248,8 @@ class _Planner:
         if wanted is None or wanted == old:
             return old
         if self.metadata.max_parallelism == 1:
-            # An operator on which the job called `forceNonParallel` never gets another parallelism.
+            # The job has probably called `forceNonParallel`, which sets this max parallelism. Then the parallelism of
+            # the operator can never change.
             self.notes.append(f"operator {self.operator.label} is not parallel and keeps its {name.replace('_', ' ')}")
             return old
         return wanted
@@ -323,7 +324,7 @@ class _Planner:
 
     def _check_states(self) -> None:
         if self.own.keys is not None and not any(operator.keyed_files for operator in self._sources):
-            raise UsageError("the operator has no keyed state of which some keys could be chosen")
+            raise UsageError("keys to keep or to drop are given, but the operator has no keyed state")
         if not self.dropped:
             return
         known = {state.name for operator in self._sources for state in operator.states}
@@ -431,7 +432,7 @@ class _Planner:
     def _hand_out(self, assembler: Assembler, *, raw: bool) -> list[OperatorStateHandle | None]:
         """Make the operator-state handles of the new subtasks from the state of all merged snapshots.
 
-        The old subtasks are numbered through: those of the second snapshot follow those of the first. A broadcast state
+        Old subtasks have consecutive numbers: those of the second snapshot follow those of the first. A broadcast state
         is taken from the first snapshot that has it: it is the same in all of them (`_check_broadcasts`).
         """
         handles: list[tuple[int, OperatorStateHandle]] = []
@@ -492,7 +493,8 @@ class _Planner:
                 raise UnsupportedError(
                     "the merged snapshots have different broadcast state",
                     where=Where(state=name),
-                    hint="Drop the state (drop_states) and let the job broadcast it again, or make them equal before",
+                    hint="Drop the state (drop_states) and let the job broadcast it again, or merge snapshots with "
+                    "equal copies",
                 )
 
     def _note_equal_elements(self) -> None:
@@ -673,7 +675,7 @@ def plan_rescale(
     """
     if request.is_empty:
         raise UsageError(
-            "the request changes nothing", hint="Say a parallelism, a max parallelism, or what happens to operators"
+            "the request changes nothing", hint="Give a parallelism, a max parallelism, or changes of operators"
         )
     require_free(target)
     paths = dict.fromkeys([*(each.snapshot for each in request.take.values()), *request.merge.snapshots])
@@ -690,7 +692,7 @@ def plan_rescale(
         notes.append(noted)
     plan = RescalePlan(edited, request, target, plans, files, verify, tuple(notes))
     if files is FileMode.LINK:
-        # This plan of the links is not used: it refuses files that cannot be linked before anything is written.
+        # Only for its errors: `plan_copies` refuses files that cannot be linked. Its result is not used here.
         metadata = _make_metadata(plan, [MovedRecords([], []) for _ in plans])
         plan_copies(edited.snapshot, metadata, target, files=files)
     return plan
@@ -699,7 +701,7 @@ def plan_rescale(
 def _note_conflicts(plans: Sequence[OperatorTasks]) -> list[str]:
     """Warn of operators with the same parallelism and different max parallelism: if chained, they lose state.
 
-    Flink does not report that.
+    Flink does not report that loss.
     """
     found: dict[int, dict[int, list[str]]] = {}
     for change in (plan.change for plan in plans if plan.change.keyed is not Way.NONE):
@@ -708,7 +710,7 @@ def _note_conflicts(plans: Sequence[OperatorTasks]) -> list[str]:
         "operators of parallelism "
         f"{parallelism} have keyed state with different max parallelism: "
         + "; ".join(f"{number} has {', '.join(labels)}" for number, labels in numbers.items())
-        + "; if any of these are chained, Flink loses state without a word"
+        + "; if any of these are chained, Flink loses state without an error"
         for parallelism, numbers in found.items()
         if len(numbers) > 1
     ]
@@ -802,9 +804,9 @@ def rehearse(plan: RescalePlan, run: Runner | None = None) -> None:
     for task, counted in zip(counts, run(counts, "the old records cannot be read"), strict=True):
         if counted.unread or sum(counted.misfiled.values()):
             raise UnsupportedError(
-                counted.unread or "keys lie in other key groups than their hash gives",
+                counted.unread or "keys are stored in other key groups than their hash gives",
                 where=Where(file=task.file.name, operator=task.operator),
-                hint="" if counted.unread else "Say the hash with --key-hash OPERATOR:CLASS=EXPRESSION",
+                hint="" if counted.unread else "Give the hash with --key-hash OPERATOR:CLASS=EXPRESSION",
             )
     operators = [each.change.label for each in plan.operators if each.edited.request.keys or each.edited.merged]
     if not operators:

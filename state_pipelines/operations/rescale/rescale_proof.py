@@ -195,7 +195,7 @@ def name_elements(operators: Sequence[Operator]) -> Named:
 
 
 def find_delegates(state: OperatorState) -> dict[tuple[int, bool], StreamStateHandle]:
-    """Stream of each handle of operator state, by (index of the subtask, whether it is raw operator state)."""
+    """Return the stream of each operator state handle, by (index of the subtask, whether it is raw operator state)."""
     return {
         (subtask.index, raw): handle.delegate
         for subtask in state.subtasks
@@ -212,8 +212,8 @@ def list_stored_elements(
     Args:
         operator: the operator.
         named: from `name_elements`; elements that the handles of `operator` name are added.
-        delegates: from `find_delegates`: by handle, the stream handle under which `named` has its elements, for files
-            that have been copied since under other names. By default the handle's own stream handle is looked up.
+        delegates: from `find_delegates`: the old stream handles, by which `named` lists the elements of files that were
+            copied under other names since. Handles that are not in it are looked up by their present stream handle.
 
     Raises:
         StateError: a header is damaged.
@@ -333,7 +333,8 @@ class ProofCounts:
         copies: for broadcast states: digest of the copy of each subtask, by index of the subtask.
         infos: descriptions of the states in the headers.
         sections: for heap native and changelog state: digest of the stored bytes of all key groups.
-        unread: why the records of such a file cannot be found, so that only `sections` can be compared; else empty.
+        unread: why the records of a heap native or changelog file cannot be found, so that only `sections` can be
+            compared; else empty.
     """
 
     digests: Mapping[str, RecordDigest]
@@ -370,7 +371,7 @@ class CountKeyed:
         return count_threads(self.hasher, [self.file])
 
     def run(self) -> ProofCounts:
-        """Read the file.
+        """Read the file; digest its records, and check their key groups.
 
         Raises:
             UnsupportedError: records cannot be found, and the format has no bytes of key groups to compare instead.
@@ -683,8 +684,8 @@ def _is_reformed(name: str, before: Iterable[ProofCounts], after: Iterable[Proof
         return False
     infos = sorted((info for info in new if isinstance(info, StateMetaInfo)), key=repr)
     if len(infos) < len(new):
-        # Headers that cannot be parsed are copied as they are. So if there is one, all new descriptions should be among
-        # the old ones, and they are not.
+        # A new header cannot be parsed. Such headers are only copied, never joined, so every new description should
+        # equal an old one; but at least one does not (see above).
         return True
     whole: StateMetaInfo | None = infos[0]
     for info in infos:
@@ -751,7 +752,7 @@ def report_rescaling(
         (HASHES, [row for row in states if row.misfiled], [row for row in states if row.misfiled is not None]),
     ):
         if not asked:
-            # No hash of a key was needed to move the records, so none was checked.
+            # Leave out a check that judged no state: hashes of keys are checked only if they were needed for the move.
             continue
         wrong = sum((row.misplaced if name == KEY_GROUPS else row.misfiled) or 0 for row in chosen)
         wrong_rows = [_find_misplaced(row, by_label[row.operator], run, name) for row in chosen]
@@ -867,7 +868,7 @@ class _FindMisplaced:
 
     @property
     def threads(self) -> int:
-        """See `local_processes.Work`."""
+        """Number of such tasks that can run in threads; see `Work`."""
         return count_threads(self.hasher, [self.file])
 
     def run(self) -> list[DifferingRecord]:

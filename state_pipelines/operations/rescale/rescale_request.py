@@ -73,7 +73,7 @@ UNION_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class KeyChoice:
-    """Keys whose records are kept or removed.
+    """Keys of an operator whose records a request keeps or removes.
 
     Attributes:
         keys: values of keys, as `keys.encode_keys` takes them.
@@ -464,9 +464,9 @@ def _with_id(state: OperatorState, operator_id: bytes, uid: str | None) -> Opera
 def _check_taken(
     snapshot: Snapshot, request: RescaleRequest, others: Mapping[str, Snapshot], gone: AbstractSet[bytes]
 ) -> None:
-    """Check that no operator is taken that also stays, is merged or is taken a second time.
+    """Check that no operator is taken from another snapshot that also stays, is merged or is taken a second time.
 
-    Otherwise two operators of the new snapshot would share its files.
+    Otherwise two operators of the new snapshot would share the files of that operator.
 
     Args:
         snapshot: the old snapshot.
@@ -566,7 +566,7 @@ def _check_merged(snapshot: Snapshot, request: RescaleRequest, others: Mapping[s
 
 
 def _stand_in(other: Snapshot, metadata: CheckpointMetadata) -> Snapshot:
-    """Return `other` with the metadata of `_make_absolute`, whose handles do not depend on the snapshot's directory."""
+    """Return the snapshot `other` with the result of `_make_absolute`, which names files by absolute paths."""
     return Snapshot(other.location, metadata, _allow_files([metadata]), other.declarations)
 
 

@@ -322,7 +322,7 @@ class _Records:
 
 
 def _find_shared(runs: FramedRuns) -> npt.NDArray[np.bool_]:
-    """Select runs whose state has records of several snapshots in the key group of the run; a flag for each run."""
+    """Return a flag for each run: whether several snapshots have records of its state in its key group."""
     if not len(runs.sizes):
         return np.zeros(0, np.bool_)
     same = (np.diff(runs.key_groups) == 0) & (np.diff(runs.states) == 0)
@@ -345,7 +345,8 @@ def _split_runs(runs: FramedRuns, header: KeyedHeader, prefix: int) -> _Records:
     )
     if found != count:
         raise FormatError(
-            "a temporary file does not hold the records that its index lists", hint="The file was changed"
+            "a temporary file does not hold the records that its index lists",
+            hint="Another program has changed the file; run the command again",
         )
     groups, states, sources = (np.repeat(each, runs.records) for each in (runs.key_groups, runs.states, runs.sources))
     ones = np.ones(count, np.int64)
@@ -467,9 +468,9 @@ def require_key_groups(
         row = int(wrong[0])
         key = records.data[records.key_starts[row] : records.key_ends[row]].tobytes()
         raise ProofError(
-            f"the key {show_key(header, state, context, key)} lies in key group {records.key_groups[row]} of "
-            f"{context.max_parallelism}, its hash says {key_groups[row]} ({len(wrong)} of {len(records)} keys at hand "
-            "lie elsewhere)",
+            f"the key {show_key(header, state, context, key)} is in key group {records.key_groups[row]} of "
+            f"{context.max_parallelism}, but its hash gives {key_groups[row]} (in this batch, {len(wrong)} of "
+            f"{len(records)} keys are in a wrong key group)",
             where=Where(
                 file=records.file,
                 offset=records.offset + int(records.key_starts[row]),
@@ -523,7 +524,7 @@ def find_key_hasher(
             if not finding.keys:
                 continue
             if not finding.proven:
-                hint = "Say it with --key-hash OPERATOR:CLASS=EXPRESSION, or key_hash in the request"
+                hint = "Give the hash with --key-hash OPERATOR:CLASS=EXPRESSION, or key_hash in the request"
                 raise UnsupportedError(finding.explain(), hint=hint)
             found = (finding.explain(),) if finding.classes else ()
             return make_key_hasher(key_serializer, layouts, known | finding.expressions), found

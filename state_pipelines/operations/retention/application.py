@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ApplyLimits:
-    """Limits of one run. A run that reaches a limit stops; the next run with the same fingerprint continues it.
+    """Limits of one run of `apply_plan`. A run that reaches a limit stops; the next one with its fingerprint continues.
 
     Attributes:
         paths: maximum number of paths that are deleted.
@@ -87,12 +87,12 @@ class ApplyLimits:
 
 @dataclass
 class ApplyContext:
-    """Inputs of the application of a plan.
+    """Inputs of the application of a retention plan.
 
     Attributes:
         roots: the roots.
-        make_plan: function that plans again. Its arguments are the leftovers of interrupted runs, the paths of an
-            earlier plan to confirm (or None), and the time between two passes.
+        make_plan: function that plans again. Its arguments are the files that interrupted runs have left, the paths of
+            an earlier plan to confirm (or None), and the time between two passes.
         watch: finds snapshots that appear or vanish. Create it before the plan is made, so that it misses none.
         key: function that returns the key of a path (`PathKeys.key`).
         log: the audit log.
@@ -161,8 +161,8 @@ class DeletionBatches:
     """Deletes the paths of one run, batch by batch, and collects the outcomes.
 
     Attributes:
-        numbers: number of paths that are gone now, by kind.
-        sizes: bytes of the files that are gone now, by kind.
+        numbers: number of paths that were deleted, quarantined or found missing, by kind.
+        sizes: bytes of these files, by kind.
         kept: paths that are not deleted, because they have changed or are needed.
         failed: paths that could not be checked or deleted.
         stopped: why the run ends before all paths are handled; empty if it does not.
@@ -176,7 +176,8 @@ class DeletionBatches:
         self._total = total
         self._began = time.monotonic()
         self._handled = 0
-        # By key of each file that snapshots newer than the plan reference: the path of one of these snapshots.
+        # Files that must stay because snapshots newer than the plan reference them: by key of the file, the path of one
+        # such snapshot.
         self._needed: dict[str, str] = {}
         self.numbers: Counter[str] = Counter()
         self.sizes: Counter[str] = Counter()
@@ -186,17 +187,17 @@ class DeletionBatches:
 
     @property
     def paths(self) -> int:
-        """Number of paths that are gone now."""
+        """Number of paths that the run has deleted or quarantined, or found missing."""
         return sum(self.numbers.values())
 
     @property
     def bytes(self) -> int:
-        """Bytes that are gone now."""
+        """Bytes of the files that the run has deleted or quarantined, or found missing."""
         return sum(self.sizes.values())
 
     @property
     def remaining(self) -> int:
-        """Number of paths that were not reached."""
+        """Number of paths that the run has not handled yet."""
         return self._total - self._handled
 
     @property
@@ -418,7 +419,7 @@ class ApplyResult:
 
     Attributes:
         fingerprint: fingerprint of the plan.
-        done: by kind: (number of paths that are gone now, bytes of these).
+        done: by kind: (number of paths that were deleted, quarantined or found missing, bytes of these).
         kept: paths that were not deleted, because they have changed or are needed; the detail says why.
         failed: paths that could not be checked or deleted; the detail says why.
         remaining: number of paths of the plan that this run has not reached.
@@ -440,12 +441,12 @@ class ApplyResult:
 
     @property
     def paths(self) -> int:
-        """Number of paths that are gone now."""
+        """Number of paths that the run has deleted or quarantined, or found missing."""
         return sum(paths for paths, _ in self.done.values())
 
     @property
     def bytes(self) -> int:
-        """Bytes that are gone now."""
+        """Bytes of the files that the run has deleted or quarantined, or found missing."""
         return sum(size for _, size in self.done.values())
 
     @property
@@ -633,7 +634,7 @@ class Application(ApplyContext):
             fingerprint, records, time=now, roots=list(plan.roots), quarantine=self.quarantine, bytes=plan.bytes
         )
         for run in runs:
-            # The new plan includes the paths that an interrupted run has left, so that run need not be continued.
+            # Mark interrupted runs as finished: the new plan includes all paths that they have left.
             if not run.finished and run.read_header().get("roots") == list(plan.roots):
                 run.finish(now, superseded_by=fingerprint)
         return new

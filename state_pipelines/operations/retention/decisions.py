@@ -78,7 +78,7 @@ def is_merged_directory(name: str) -> bool:
 
 
 def find_area(parents: tuple[str, ...]) -> tuple[Area, int] | None:
-    """Find the area in which a file is, by the names of the directories above the file, outermost first.
+    """Find the `Area` in which a file is, such as `shared`, by the names of the directories above it, outermost first.
 
     Returns:
         (the area, index of its directory in `parents`); None if the file is in no area.
@@ -122,7 +122,7 @@ class JobFiles:
             id, from the name of a savepoint.
         checkpoints: completed checkpoints of the job, oldest first.
         snapshots: completed checkpoints and savepoints of the job, oldest first.
-        newest_change: time of the newest file of its checkpoints; None if there is none.
+        newest_change: time of the newest file in its directories, such as `chk-N` and `shared`; None if there is none.
         may_run: the job may be running: a file has changed within the minimal age, or has no time.
     """
 
@@ -144,7 +144,7 @@ class JobFiles:
 
 
 class JobIndex:
-    """The jobs of a survey.
+    """The Flink jobs to which the snapshots and directories of a survey belong.
 
     Args:
         found: the survey.
@@ -284,14 +284,14 @@ def decide(
     stopped: Collection[str],
     candidates: Collection[str] | None = None,
 ) -> dict[str, Decision]:
-    """Decide about every snapshot.
+    """Decide for every snapshot whether it is deleted or kept.
 
     Args:
         found: the survey.
         index: jobs of the survey.
         policy: the policy.
         stopped: keys of roots whose files unknown references may need (`RetentionPlan.stopped`).
-        candidates: paths that may be deleted; None for all.
+        candidates: the only paths that may be deleted, those of an earlier plan to confirm; None for all paths.
 
     Returns:
         The decisions, by key of the snapshot.
@@ -327,7 +327,7 @@ def _protect(
     now: datetime,
     stopped: Collection[str],
 ) -> dict[str, list[str]]:
-    """Collect reasons for keeping snapshots of a job that no policy overrules, by key of the snapshot."""
+    """Collect the reasons that keep snapshots of a job whatever the policy says, by key of the snapshot."""
     reasons: defaultdict[str, list[str]] = defaultdict(list)
     for snapshot in job.snapshots:
         if isinstance(snapshot.reading, Unreadable):
@@ -515,7 +515,7 @@ def _add_files(snapshot: FoundSnapshot, counted: set[str], found: Survey) -> int
 
 
 YOUNG = "younger than the minimal age, or of unknown age"
-"""Reason for keeping a file that no snapshot references."""
+"""Reason for keeping a file that no kept snapshot references."""
 
 # Tasks upload files before the `_metadata` of their checkpoint is written. So a file that was uploaded within this time
 # before the newest checkpoint was completed may belong to the next checkpoint. The time is the default of
@@ -564,7 +564,7 @@ class FileJudge:
         policy: the policy.
         stopped: keys of roots whose files unknown references may need (`RetentionPlan.stopped`).
         leftovers: (key, size, time) of files that an interrupted application of a plan was deleting.
-        candidates: paths that may be deleted; None for all.
+        candidates: the only paths that may be deleted, those of an earlier plan to confirm; None for all paths.
     """
 
     def __init__(
@@ -641,8 +641,9 @@ class FileJudge:
                 newest = self._newest[directory]
                 known = newest is not None and modified is not None
                 self._newest[directory] = max(newest, modified) if known else None  # type: ignore[type-var]
-            # A pending `_metadata` file makes its directory temporary. A manifest does not: if Flink has claimed the
-            # snapshot, checkpoints may reference the files beside the manifest.
+            # A file `_metadata.pending` of this package marks an unfinished snapshot: its directory is temporary. A
+            # manifest without `_metadata` does not: Flink may have claimed the snapshot, and checkpoints may reference
+            # the files beside the manifest.
             if file.name == METADATA_FILE + ".pending":
                 self._pending.add(directory)
 

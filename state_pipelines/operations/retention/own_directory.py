@@ -80,12 +80,12 @@ def find_above(root: Location) -> tuple[list[Location], list[str]]:
             if isinstance(error, StorageError) and error.transient:
                 raise
             # Not an error: credentials often allow only some prefixes of a bucket.
-            notes.append(f"whether something is pinned above the root cannot be seen: {error}")
+            notes.append(f"it is not known whether a directory above the root has pins: {error}")
     return found, notes
 
 
 def is_own_above(above: Location, root: Location) -> bool:
-    """Return whether `_retention` in a directory above a root belongs to the owner of the root, to us or to the system.
+    """Return whether the owner of the root, the current user or the superuser owns `_retention` in a directory above.
 
     In directories such as `/tmp` anybody may create a `_retention`. If a stranger has created it, its pins are
     respected, but files in its quarantine are not restored.
@@ -256,7 +256,7 @@ def pin_snapshot(
     found = find_pinnable(root, path, keys)
     if found is None:
         raise UsageError(
-            "there is nothing to pin: no snapshot is there",
+            "there is nothing to pin: no snapshot is at this path or below it",
             where=Where(file=f"{root}/{path}"),
             hint="Give an existing snapshot below the root, or a directory that holds some",
         )
@@ -378,7 +378,7 @@ class DeletionOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class AuditRecord:
-    """A line of the log.
+    """A line of the audit log, about one path.
 
     Attributes:
         path: path of the file or directory.
@@ -508,9 +508,10 @@ class AuditRun:
         content = b"".join(_format_line(line) for line in lines)
         if len(content) > MOST_LINES:
             raise UsageError(
-                f"a file of the audit log would have {len(content):,} bytes, more than {MOST_LINES:,} that are read",
+                f"a file of the audit log would have {len(content):,} bytes, more than the {MOST_LINES:,} that can be "
+                "read again",
                 where=Where(file=str(location)),
-                hint="Nothing of this was deleted or moved; give fewer roots at a time",
+                hint="This step has deleted and moved nothing; give fewer roots at a time",
             )
         create_file_at_once(location, content)
         self._files.append(name)

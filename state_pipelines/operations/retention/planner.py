@@ -83,7 +83,7 @@ def plan_retention(
         references: a file that keeps the references of snapshots on remote storages from plan to plan. Only snapshots
             that are new, or whose `_metadata` has another size or time, are read; then the file is replaced. Without
             this argument all snapshots are read, as `apply_plan` always does.
-        now: the clock.
+        now: returns the current time.
         wait: called with the seconds of the grace period.
 
     Raises:
@@ -358,7 +358,10 @@ def _note_links(found: Survey) -> list[str]:
 
 
 def _note_others(found: Survey, delete: Sequence[PlannedPath]) -> list[str]:
-    """Return a note on the snapshots whose references are known, if other snapshots may need deleted files."""
+    """Return a note that references are known only of snapshots below the roots and of those beside them.
+
+    Return no note if the plan deletes no data file: only data files could be needed by snapshots elsewhere.
+    """
     if all(each.kind in (PathKind.METADATA, PathKind.TEMPORARY, PathKind.DIRECTORY) for each in delete):
         return []
     looked = f" and of the {len(found.neighbours):,} beside them" if found.neighbours else ""

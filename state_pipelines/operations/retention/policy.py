@@ -74,7 +74,7 @@ class PathKeys:
         if scheme == "file":
             return "file:" + self._resolve_links(inner)
         if scheme == "abfs":
-            # fsspec writes `container@account.dfs.core.windows.net` as `container`.
+            # fsspec writes `container@account.dfs.core.windows.net` as `container`: leave out the account.
             authority = authority.partition("@")[0]
         elif scheme == "hdfs":
             authority = authority.removesuffix(_HDFS_PORT)
@@ -190,7 +190,7 @@ class _PolicyModel(OperationModel):
             # Elsewhere a null means that a field is left out. Here that could drop a rule that keeps snapshots, and the
             # policy would delete more, so a null is refused.
             if value is None:
-                raise ValueError(f"says nothing after {name}: write a value, or leave it out")
+                raise ValueError(f"gives no value for {name}: write one, or leave the field out")
         if (equal := find_equal_names(map(str, content), cls._unify)) is not None:
             raise ValueError(f"has {equal[0]} and {equal[1]}, which are the same field: leave one of them out")
         return {cls._unify(str(name)): value for name, value in content.items()}
@@ -290,7 +290,7 @@ class KeepRule(_PolicyModel):
     def _check(self) -> Self:
         if not self.model_fields_set:
             known = ", ".join(list_names(type(self)))
-            raise ValueError(f"says nothing of what stays: give one of {known}, or write all or none")
+            raise ValueError(f"has no option that says what to keep: give one of {known}, or write all or none")
         return self
 
     @staticmethod

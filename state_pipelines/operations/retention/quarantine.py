@@ -191,9 +191,11 @@ def restore_quarantined(
         record = _to_record(file, DeletionOutcome.RESTORED, now)
         try:
             if _is_metadata(file) and blocked:
-                raise StateError("kept in quarantine, because a file before it could not be restored")
+                raise StateError(
+                    "kept in quarantine, because a file that is restored before it could not be moved back"
+                )
             if exists(file.original):
-                raise StateError("kept in quarantine, because a file of this name exists again")
+                raise StateError("kept in quarantine, because there is a new file at its former path")
             move_file(file.location, file.original, file.root)
         except StateError as error:
             blocked.add(file.original.path)

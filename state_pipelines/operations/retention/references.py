@@ -51,7 +51,7 @@ _WRITE_AHEAD_STATE = "pending-checkpoints"
 
 @dataclass(frozen=True, slots=True)
 class MetadataFile:
-    """A listed `_metadata` file.
+    """A `_metadata` file, as the listing of a directory shows it.
 
     Attributes:
         path: path of the file, as for `PlannedPath.path`.
@@ -101,7 +101,7 @@ class SnapshotReferences:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A `_metadata` file whose references cannot be known.
+    """A `_metadata` file that cannot be read, so that its references are not known.
 
     Attributes:
         reason: text of the error.
@@ -149,7 +149,7 @@ class ReferenceReader:
         self._known: dict[str, _Known] = {}
 
     def read(self, files: Sequence[MetadataFile], sizes: SurveyedSizes | None = None) -> list[Reading]:
-        """Read all files, in threads; the results are in the order of the files.
+        """Read the references of `_metadata` files, in threads; the results are in the order of the files.
 
         Args:
             files: the files.
@@ -183,7 +183,7 @@ class ReferenceReader:
 
     def _read_known(self, file: MetadataFile, sizes: SurveyedSizes | None) -> Reading:
         known, reading, found = self._known.get(file.path) or self._find_stored(file) or (None, Gone(), ())
-        # Without a time, a changed file of the same size would not be noticed: read it.
+        # Without a time, a changed file of the same size would not be noticed: read such a file again.
         is_same = known == file and file.modified is not None and not isinstance(reading, Gone)
         if is_same and (sizes is None or found == _find_sizes(reading, sizes)):
             self._known[file.path] = file, reading, found
@@ -417,7 +417,7 @@ class StoredReferences:
         self._known: dict[tuple[object, ...], KnownReferences] = {}
 
     def load(self) -> None:
-        """Read the file. If it does not exist, is damaged or was written with other settings, nothing is known."""
+        """Read the file; start without references if it does not exist, is damaged or was made with other settings."""
         try:
             table = pq.read_table(pa.BufferReader(read_file(self._location, most=MOST_LINES)))
         except (FormatError, MissingFileError, pa.ArrowException, OSError):

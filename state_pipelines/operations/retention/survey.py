@@ -118,7 +118,7 @@ class FoundSnapshot:
 
     @property
     def restorable(self) -> bool | None:
-        """See `SnapshotVerdict`."""
+        """Whether the snapshot is restorable, see `SnapshotVerdict`; None if that is not known."""
         return self.reading.restorable if isinstance(self.reading, SnapshotReferences) else False
 
 
@@ -612,7 +612,7 @@ class SnapshotWatch:
                 vanished.append(str(entry.location))
             elif isinstance(now, StorageError | MissingFileError):
                 raise IncompatibleError(
-                    f"whether a known snapshot is still there cannot be seen: {now}",
+                    f"it is not known whether a known snapshot still exists: {now}",
                     where=Where(file=str(entry.location)),
                     hint="Nothing more was deleted; apply the plan again when the snapshot can be read or is gone",
                 )

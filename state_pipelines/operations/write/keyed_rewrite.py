@@ -76,7 +76,7 @@ def make_file_name() -> str:
 
 
 LARGE = 2 * BATCH
-"""Bytes of a key group; larger ones are written block by block, and need not fit into memory."""
+"""Largest key group, in bytes, that is written as a whole; larger ones are written block by block."""
 
 _SPARSE = 4
 """Records of the old file that wait to be rewritten hold buffers of at most this many times `BATCH` bytes."""
@@ -106,7 +106,7 @@ class RecordRewriter(Protocol):
 
 @dataclass(frozen=True)
 class FileRewrite:
-    """Task that writes the new file of one subtask.
+    """Task that writes the new file of keyed state of one subtask.
 
     Attributes:
         subtask: index of the subtask.
@@ -145,7 +145,7 @@ def copy_states(subtask: int, file: KeyedFile, header: KeyedHeader, target: Loca
 
 
 def complete_rewrites(operator: Operator, rewrites: Sequence[FileRewrite], directory: Location) -> list[FileRewrite]:
-    """Add to rewrites of some subtasks of an operator those of the other subtasks that are not in canonical format.
+    """Add rewrites of the other subtasks of an operator whose files are not in canonical format.
 
     Rewrites write the canonical format, and Flink restores only one format per operator: it takes that of the first
     handle (see `HeapKeyedStateBackendBuilder`, `RocksDBKeyedStateBackendBuilder`).
@@ -180,7 +180,7 @@ class WrittenFile:
         size: size in bytes.
         records: (new state id, number of its records).
         states: digest of the records of each state, by name; empty if they were not counted.
-        dropped: digest of the records of each state that were left out because their keys were not wanted.
+        dropped: digest of the records of each state that were left out by a key filter.
         duplicates: digest of the records of each state that were left out because another snapshot has the same key.
         results: results of the rewriters, by name of the state.
     """
@@ -196,7 +196,7 @@ class WrittenFile:
 
 
 def merge_spills(rewrite: FileRewrite) -> WrittenFile:
-    """Write the file of one subtask, some key groups at a time.
+    """Write the new file of one subtask from its spills and its old file, some key groups at a time.
 
     Raises:
         IncompatibleError: a key occurs twice in a state whose keys must be distinct (`FileRewrite.distinct`).
@@ -219,7 +219,7 @@ def merge_spills(rewrite: FileRewrite) -> WrittenFile:
 
 
 def _cut_large(sizes: npt.NDArray[np.int64], key_groups: KeyGroupRange) -> Iterator[tuple[KeyGroupRange, bool]]:
-    """Cut a range at its large key groups, of more than `LARGE` bytes: each is alone, those between two are together.
+    """Split a range so that each key group of more than `LARGE` bytes is alone, and those between two are together.
 
     Yields (key groups, whether it is a single large one).
     """
@@ -264,7 +264,7 @@ class _WaitingRecords:
 
     @property
     def held(self) -> int:
-        """Bytes of all buffers that the records keep in memory, which may hold more than the records."""
+        """Bytes of all buffers that the records keep in memory; a buffer may hold more than the collected records."""
         return sum(self._held.values())
 
     def add(self, state_id: int, records: KeyedRecords) -> None:
@@ -291,7 +291,7 @@ class Merging:
 
     def __init__(self, rewrite: FileRewrite) -> None:
         self.rewrite = rewrite
-        # The step `copy_state` of migrations may copy an old state to several new ones.
+        # New ids by old id: the step `copy_state` of migrations may copy an old state to several new ones.
         self.copied: dict[int, list[int]] = {}
         for new_id, old_id in rewrite.copied:
             self.copied.setdefault(old_id, []).append(new_id)
@@ -527,7 +527,10 @@ class MergedRecords:
             output,
         )
         if status != kernels.DONE or count != sections.records:
-            raise FormatError("merged records are not what was written", where=Where(file=self.name))
+            raise FormatError(
+                "the merged key-group sections do not have the records that were written to them",
+                where=Where(file=self.name),
+            )
         states, groups = output[0], output[1]
         edges = np.flatnonzero((np.diff(groups) != 0) | (np.diff(states) != 0)) + 1
         runs: Runs = []
@@ -719,8 +722,8 @@ class SubtaskWriting:
     def threads(self) -> int:
         """Number of these tasks that can run concurrently in threads; see `local_processes.Work`.
 
-        Writing native formats holds the interpreter lock, so processes are faster, but only many records are worth the
-        time that their start takes.
+        Writing native formats holds the interpreter lock, so processes are faster; but starting them pays off only for
+        many records.
         """
         base = self.rewrite.base
         records = sum(spill.records for _, spills in self.rewrite.encoded for spill in spills)

@@ -159,7 +159,8 @@ def read_elements(files: Iterable[ElementFile]) -> Encoded:
         rows = rows.take(pa.array(np.argsort(indexes, kind="stable")))
         if (np.diff(np.asarray(rows.column("index"))) == 0).any():
             raise UsageError(
-                "several elements have the same list_index", hint="A function must return that column unchanged"
+                "several elements have the same list_index",
+                hint="Each element of a subtask needs its own index; a function must return the column unchanged",
             )
     stops = np.cumsum(pc.binary_length(rows.column("element")).to_numpy(), dtype=np.int64)
     arrays = [np.zeros(0, np.uint8), *(_flatten(chunk) for chunk in rows.column("element").chunks)]

@@ -150,7 +150,7 @@ def find_other_sizes(copies: Sequence[FileCopy], target: Location) -> list[FileC
 
 @dataclass(frozen=True)
 class NewFile:
-    """The rewrite of a subtask's file, and its result."""
+    """A task that has written the new keyed-state file of a subtask, and its result."""
 
     rewrite: FileRewrite
     written: WrittenFile
@@ -278,7 +278,7 @@ def plan_copies(
 
     relocated = replace_stream_handles(metadata, relocate)
     if relocated.version >= FIRST_VERSION_WITH_PROPERTIES:
-        # The new snapshot is a savepoint, which belongs to the user, even if the old one belonged to Flink.
+        # By default the new snapshot is a savepoint, which belongs to the user, even if the old one belonged to Flink.
         relocated = replace(
             relocated, properties=properties or make_savepoint_properties(SavepointFormatType.CANONICAL)
         )
@@ -363,7 +363,7 @@ def _reference(handle: FileStateHandle | RelativeFileStateHandle, snapshot: Snap
 def _require_link(stream: StateStream, target: Location) -> None:
     if stream.location is None or not can_link(stream.location, target):
         raise UsageError(
-            "the file cannot be linked into the new snapshot: both must lie on one volume of the local file system",
+            "the file cannot be linked into the new snapshot: both must be on one volume of the local file system",
             where=Where(file=stream.name),
             hint=f"Copy the files (--files {FileMode.COPY.value})",
         )
@@ -506,7 +506,7 @@ def _normalize(
     def name(reference: StreamReference) -> StreamStateHandle:
         match reference.handle:
             case ByteStreamStateHandle() as handle:
-                # Staging shortens the names of inlined handles, which only serve to tell them apart.
+                # Leave out the names of inlined handles: staging shortens them, and they only tell the handles apart.
                 return replace(handle, handle_name="")
             case RelativeFileStateHandle(relative_path=path, size=size) if path in copies:
                 return FileStateHandle(f"{copies[path].name} from {copies[path].start}", size)
@@ -525,7 +525,7 @@ def _normalize(
 def _separate(_: OperatorState, subtask: SubtaskState) -> SubtaskState:
     """Return `subtask` as staging makes it: without shared RocksDB tables and merged files.
 
-    It does not use `_separate_files`, whose errors the comparison is to find.
+    Staging does that by `_separate_files`. This is other code on purpose: the comparison is to find errors of staging.
     """
     return replace(
         subtask,
@@ -603,7 +603,8 @@ def require_own_files(
                     raise _refuse(reference, f"{name}, which is not a file of the directory itself")
                 if name not in sizes:
                     raise _refuse(reference, f"{name}, which is not there")
-                # A handle of logged changes has their size before compression (`StateChangeFormat`).
+                # A handle of logged changes has their size before compression (`StateChangeFormat`), so that the file
+                # may be smaller.
                 if sizes[name] < size and reference.role is not StreamRole.CHANGES:
                     raise _refuse(reference, f"{size:,} bytes of {name}, which has {sizes[name]:,}")
             case FileStateHandle(path=path) | SegmentFileStateHandle(path=path) as handle:

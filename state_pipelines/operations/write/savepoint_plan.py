@@ -124,9 +124,6 @@ def choose_metadata_version(layouts: LayoutContext, serializers: Iterable[Serial
     return default
 
 
-"""Distribution modes of operator state, by their names in `_metadata`."""
-
-
 @dataclass(frozen=True)
 class StateDescription:
     """Description of a keyed state, or of the timers of one service and time domain.
@@ -188,7 +185,7 @@ class OperatorStateDescription:
     Attributes:
         name: state name.
         value: serializer of the elements of a list, or of the values of a broadcast state.
-        mode: `SPLIT`, `UNION` or `BROADCAST`.
+        mode: distribution mode: `SPLIT_DISTRIBUTE`, `UNION` or `BROADCAST`.
         key: serializer of the keys of a broadcast state.
     """
 
@@ -273,7 +270,7 @@ def _repeated(names: Iterable[str]) -> list[str]:
 
 
 NEW_METADATA_VERSION = 3
-"""Metadata version of savepoints without a base: readable by every Flink from 1.11 on."""
+"""Default metadata version of savepoints without a base: readable by every Flink from 1.11 on."""
 
 StateName = tuple[str, str]
 """(`operator` of its `OperatorDescription`, state name)."""
@@ -446,7 +443,10 @@ def plan_savepoint(
     """
     require_distinct_names(operators)
     if format is Format.KEEP:
-        raise UsageError("new state has no format to keep", hint="Choose canonical, heap or rocksdb")
+        raise UsageError(
+            "the format keep is for files that are copied, and new state has none",
+            hint="Choose canonical, heap or rocksdb",
+        )
     for operator in () if base is None else base.operators:
         check_offsets(operator)
     metadata = CheckpointMetadata(NEW_METADATA_VERSION, 1) if base is None else base.metadata
@@ -537,7 +537,7 @@ def _find_key(files: Mapping[int, KeyedFile], description: OperatorDescription) 
     if key is None:
         if description.key is None:
             raise UsageError("the serializer of the keys is not known and must be given")
-        # If the hash of the keys is not known, the rows have to give the key groups (column `key_group`).
+        # An unknown hash of the keys is no error: then the rows have to give the key groups (column `key_group`).
         with suppress(UnsupportedError):
             make_key_hasher(description.key, LayoutContext(), dict(description.hashes))
         return description.key
@@ -547,7 +547,7 @@ def _find_key(files: Mapping[int, KeyedFile], description: OperatorDescription) 
 
 
 def _number_states(file: KeyedFile | None, key: Serializer, infos: Sequence[StateMetaInfo]) -> KeyedHeader:
-    """Return the header of a subtask with new states: in place of old ones of the same name, or after all others."""
+    """Return the header of a subtask with the new states: they replace old ones of the same name, or come last."""
     if file is None:
         return KeyedHeader(key_serializer=key, states=tuple(infos))
     new = {info.name: info for info in infos}
@@ -566,7 +566,9 @@ def _number_operator_states(unread: UnreadOperatorState | None, infos: Sequence[
     for info in infos:
         known = held.get(info.name, info)
         if (known.distribution_mode == StateKind.BROADCAST) != (info.distribution_mode == StateKind.BROADCAST):
-            raise UsageError("the base has a list state where a broadcast state is, or the other way round")
+            raise UsageError(
+                "the state is a broadcast state in the base and a list state in the description, or the reverse"
+            )
         held[info.name] = info
     lists = {name: info for name, info in held.items() if info.distribution_mode != StateKind.BROADCAST}
     broadcasts = {name: info for name, info in held.items() if info.distribution_mode == StateKind.BROADCAST}

@@ -78,7 +78,7 @@ class SpilledBlock:
 
 @dataclass(frozen=True)
 class Spill:
-    """Spill: temporary file with records of all states, framed and sorted by their new key groups.
+    """Temporary file with keyed records of all states, framed and sorted by their new key groups.
 
     Attributes:
         location: the file.
@@ -99,7 +99,7 @@ class Spill:
 
 @dataclass(frozen=True)
 class SpilledRange:
-    """The runs of a block in a range of key groups.
+    """The records of a block in a range of key groups: their runs, which say where they are in the file.
 
     Attributes:
         location: the file.
@@ -140,7 +140,9 @@ def find_blocks(location: Location) -> tuple[SpilledBlock, ...]:
     end = file_size(location) - TRAILER
     count = int.from_bytes(read_range(location, end, end + TRAILER), "little") if end >= 0 else -1
     if not 0 <= count * _BLOCK_ROW <= end:
-        raise FormatError("the file is not a spill", where=Where(file=str(location)))
+        raise FormatError(
+            "the file is not a spill (a temporary file of sorted records)", where=Where(file=str(location))
+        )
     rows = np.frombuffer(read_range(location, end - count * _BLOCK_ROW, end), "<i8").reshape(-1, 3)
     return tuple(SpilledBlock(*row) for row in rows.tolist())
 
@@ -177,9 +179,10 @@ def find_range(location: Location, block: SpilledBlock, key_groups: KeyGroupRang
 
 
 def _is_index(found: SpilledRange, rows: npt.NDArray[np.int64]) -> bool:
-    """Return whether the runs agree with the directory: `rows` has the first run of each key group, then their number.
+    """Return whether the runs of a block agree with the block's directory, which locates the runs of each key group.
 
-    The check is necessary because kernels copy the bytes that runs name without checking bounds.
+    `rows` has the index of the first run of each key group, then the number of runs. The check is necessary because
+    kernels copy the bytes that runs name without checking bounds.
     """
     runs, key_groups = found.runs, found.key_groups
     groups, sizes, lasts = runs["key_group"], runs["size"], runs["last"]
@@ -271,7 +274,8 @@ class SpillWriter:
 
     def add(self, state: int, records: KeyedRecords) -> None:
         """Add records of a state, whose key groups are the new ones."""
-        # Add the records in slices: those of few or of compressed key groups may be larger than the buffer.
+        # Add the records in slices: together they may be larger than the buffer, for instance those of a compressed key
+        # group, which are read at once.
         batches = size_of_records(records) // self.buffer.limit + 1
         rows = len(records) // batches + 1
         for start in range(0, len(records), rows):
@@ -465,7 +469,7 @@ def cut_windows(ranges: Sequence[SpilledRange], size: int) -> Iterator[tuple[Key
             yield KeyGroupRange(key_groups.start + first, number - first), total > 2 * size
             total = 0
         if not total:
-            # A window begins at a key group with records: one that is too large must be alone in its window.
+            # Begin the window at a key group with records, so that one that is too large is alone in its window.
             first = number
         total += each
     if total:

@@ -69,12 +69,12 @@ class RecordedWork:
 
     @property
     def in_flight(self) -> int:
-        """`in_flight` of the task; see `local_processes.Work`."""
+        """Number of such tasks to run concurrently in one process: that of the task; see `local_processes.Work`."""
         return getattr(self.work, "in_flight", 1)
 
     @property
     def threads(self) -> int:
-        """`threads` of the task; see `local_processes.Work`."""
+        """Number of such tasks that can run in threads: that of the task; see `local_processes.Work`."""
         return getattr(self.work, "threads", 1)
 
     def run(self) -> tuple[Any, tuple[RecordedFile, ...]]:
@@ -209,7 +209,7 @@ class SnapshotTransaction:
 
         Args:
             tasks: the tasks.
-            what: error message for a failed task.
+            what: beginning of the error message if a worker process or Spark fails.
         """
         results = []
         for result, files in self._run([RecordedWork(each, self.target) for each in tasks], what):

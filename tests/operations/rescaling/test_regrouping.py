@@ -245,7 +245,7 @@ def test_wrong_hash_is_caught_before_anything_moves(place: Location, make: objec
     records = [make(f"k{number}") for number in range(50)]  # type: ignore[operator]
     file = write(join(place, "old"), 128, records)
     piece = Shuffle("count-words", file, ALL, 256, join(place, "spill"), Wrong(key="k17"))
-    with pytest.raises(ProofError, match=rf"the key 'k17' lies in key group {group_of('k17', 128)} of 128") as caught:
+    with pytest.raises(ProofError, match=rf"the key 'k17' is in key group {group_of('k17', 128)} of 128") as caught:
         piece.run()
     name = HEADER.states[records[0].state].name
     assert (caught.value.where.operator, caught.value.where.state) == ("count-words", name)
@@ -256,7 +256,7 @@ def test_written_keys_must_lie_where_the_hash_puts_them(place: Location) -> None
     piece = Gather(
         "op", 0, HEADER, KeyGroupRange(0, 128), ((spill,),), context(128), join(place, "new"), hasher=Wrong(key="k1")
     )
-    with pytest.raises(ProofError, match="'k1' lies in key group"):
+    with pytest.raises(ProofError, match="'k1' is in key group"):
         piece.run()
 
 
@@ -371,14 +371,14 @@ def test_files_with_other_headers_are_collected(records: list[Record], batch: in
 def test_collected_states_must_be_those_of_the_header(place: Location) -> None:
     file = write(join(place, "old"), 4, [value("a", 1)])
     source = InputFiles((file,), (((TOTAL, ITEMS),),))
-    with pytest.raises(UsageError, match="is not total"):
+    with pytest.raises(UsageError, match="is that of another state"):
         Collect("op", 0, HEADER, KeyGroupRange(0, 4), (source,), context(4), join(place, "new")).run()
 
 
 def test_snapshot_of_another_max_parallelism_is_not_collected(place: Location) -> None:
     file = write(join(place, "old"), 4, [value("a", 1)])
     source = InputFiles((file,), (ALL,))
-    with pytest.raises(UsageError, match="must be shuffled first"):
+    with pytest.raises(UsageError, match="must be sorted by new key group first"):
         Collect("op", 0, HEADER, KeyGroupRange(0, 8), (source,), context(8), join(place, "new")).run()
 
 

@@ -210,7 +210,7 @@ def test_a_known_snapshot_that_cannot_be_looked_at_stops_the_run(tree: Tree, mon
     with monkeypatch.context() as patched:
         patched.setattr(survey, "stat_files", refuse)
         result = apply(tree, POLICY, fingerprint=planned.fingerprint)
-    assert "cannot be seen: access denied" in result.stopped
+    assert "still exists: access denied" in result.stopped
     assert result.remaining == len(planned.delete)
     assert state_files(tree) == before
     again = apply(tree, POLICY, fingerprint=planned.fingerprint)
