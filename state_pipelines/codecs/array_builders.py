@@ -566,7 +566,7 @@ _MILLIS_OF_DAY = 86_400_000
 
 @dataclass(frozen=True)
 class DecimalBuilder(ArrayBuilder):
-    """DECIMAL: a long up to precision 18, else 16 bytes."""
+    """Builder of DECIMAL values: kernel columns of a long up to precision 18, else of 16 bytes."""
 
     precision: int
     scale: int
@@ -608,7 +608,7 @@ class DecimalBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class TimestampBuilder(ArrayBuilder):
-    """TIMESTAMP and TIMESTAMP_LTZ: milliseconds up to precision 3, microseconds up to 6, else nanoseconds.
+    """Builder of TIMESTAMP and TIMESTAMP_LTZ: in Arrow milliseconds up to precision 3, microseconds up to 6, or nanos.
 
     Attributes:
         nanos: column of the nanoseconds within the millisecond; -1 up to precision 3.
@@ -668,7 +668,7 @@ def timestamp_type(precision: int, zone: str | None) -> pa.DataType:
 
 @dataclass(frozen=True)
 class SameBitsBuilder(ArrayBuilder):
-    """A number that Arrow stores with the same bits: days of a date, milliseconds of an interval."""
+    """Builder of numbers that Arrow stores with the same bits: days of a date, milliseconds of an interval."""
 
     of: pa.DataType
 
@@ -688,7 +688,7 @@ class SameBitsBuilder(ArrayBuilder):
 
 @dataclass(frozen=True)
 class TimeOfDayBuilder(ArrayBuilder):
-    """TIME: milliseconds of the day; nanoseconds in Arrow, as for `LocalTime`."""
+    """Builder of TIME values: milliseconds of the day, which become nanoseconds in Arrow, as for `LocalTime`."""
 
     @property
     @override

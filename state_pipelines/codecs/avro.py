@@ -42,7 +42,7 @@ Node: TypeAlias = "str | dict[str, object] | list[object]"
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """A parsed schema.
+    """A parsed Avro schema.
 
     Attributes:
         root: the schema with full names, as fastavro's `parse_schema` gives it.
@@ -69,7 +69,7 @@ class AvroRecord:
 
 @dataclass(frozen=True)
 class AvroEnum:
-    """A constant of an enum."""
+    """A constant of an Avro enum."""
 
     name: str
     symbol: str
@@ -95,7 +95,7 @@ class AvroBranch:
 
 @lru_cache(maxsize=256)
 def parse_avro_schema(schema_json: str) -> AvroSchema:
-    """Parse the schema of a snapshot.
+    """Parse the Avro schema of a serializer snapshot.
 
     Raises:
         FormatError: not an Avro schema.
@@ -109,7 +109,7 @@ def parse_avro_schema(schema_json: str) -> AvroSchema:
 
 
 def read_avro(reader: Reader, schema: AvroSchema) -> object:
-    """Read one value of the schema.
+    """Read one value of an Avro schema, in the encoding of Flink's `AvroSerializer` unless `reader` has another one.
 
     Returns:
         `AvroRecord`, `AvroEnum`, `AvroMap`, a list for an array, bytes for bytes and fixed, else a plain value.
@@ -123,7 +123,7 @@ def read_avro(reader: Reader, schema: AvroSchema) -> object:
 
 
 def write_avro(writer: Writer, schema: AvroSchema, value: object) -> None:
-    """Write what `read_avro` reads.
+    """Write a value as `read_avro` reads it.
 
     Raises:
         ValueRangeError: the value does not fit the schema.
@@ -132,7 +132,7 @@ def write_avro(writer: Writer, schema: AvroSchema, value: object) -> None:
 
 
 class _ValueReader:
-    """Reads one value and counts all nested values, because an array of millions of empty items takes few bytes."""
+    """Reads one value; limits the number of nested values: an array of millions of empty items takes few bytes."""
 
     def __init__(self, reader: Reader, schema: AvroSchema) -> None:
         self.reader = reader
@@ -369,14 +369,14 @@ class FixedBytes(lay.Layout):
 
 @dataclass(frozen=True)
 class BlockArray(lay.Layout):
-    """Blocks of a varint count and that many elements; a count of 0 ends the array."""
+    """Avro's array: blocks of a varint count and that many elements; a count of 0 ends the array."""
 
     element: lay.Layout
 
 
 @dataclass(frozen=True)
 class BlockMapping(lay.Layout):
-    """Blocks of a varint count and that many entries (key, then value); a count of 0 ends the map."""
+    """Avro's map: blocks of a varint count and that many entries (key, then value); a count of 0 ends the map."""
 
     key: lay.Layout
     value: lay.Layout
@@ -521,7 +521,10 @@ class AvroResolution:
         return AvroRecord(str(after["name"]), tuple(fields))
 
     def _find_branch(self, before: Any, branches: list[object]) -> int:
-        """Return the index of the first branch of the same type, else of the first to which Avro promotes that type."""
+        """Return the index of the first branch of the new union that has the type of a value of the old schema.
+
+        If there is none, it is the first branch to which Avro promotes that type.
+        """
         kind = _kind(before)
         found = [_look_up(self.reader, branch) for branch in branches]
         for index, branch in enumerate(found):

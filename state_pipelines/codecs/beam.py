@@ -35,14 +35,14 @@ from state_pipelines.serializers.tree import BasicKind
 
 @dataclass(frozen=True)
 class VarNumber(Layout):
-    """`VarInt`: two's complement of 32 or 64 bits as 7-bit groups, low group first."""
+    """Beam's `VarInt`: two's complement of 32 or 64 bits as 7-bit groups, low group first."""
 
     bits: int = 64
 
 
 @dataclass(frozen=True)
 class VarSized(Layout):
-    """A `VarInt` length, then bytes (UTF-8 with `text`)."""
+    """Bytes or text of Beam: a `VarInt` length, then the bytes (UTF-8 with `text`)."""
 
     text: bool = False
 
@@ -292,7 +292,7 @@ def read_var_number(reader: Reader, bits: int = 64) -> int:
 
 
 def write_var_number(writer: Writer, value: int, bits: int = 64) -> None:
-    """Write what `read_var_number` reads.
+    """Write a number as `read_var_number` reads it.
 
     Raises:
         ValueRangeError: the number has more than `bits` bits.

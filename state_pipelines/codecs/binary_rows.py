@@ -59,7 +59,7 @@ class TimestampValue:
 
 @dataclass(frozen=True)
 class BinaryRowValue:
-    """A row.
+    """A row of the table runtime, with the values of its fields.
 
     Attributes:
         kind: `+I`, `-U`, `+U` or `-D`.
@@ -73,7 +73,7 @@ class BinaryRowValue:
 
 
 def read_row(data: bytes, types: Sequence[LogicalType], name: str | None = None) -> BinaryRowValue:
-    """Read the bytes of one row.
+    """Decode the bytes of one row of the table runtime (`BinaryRowData`).
 
     Args:
         data: the whole row, without its length prefix.
@@ -248,7 +248,7 @@ class _Block:
 
 
 def write_row(row: BinaryRowValue, types: Sequence[LogicalType]) -> bytes:
-    """Write what `read_row` reads: the bytes that `RowDataSerializer.toBinaryRow` makes.
+    """Return the bytes of a row as `read_row` reads them: the bytes that `RowDataSerializer.toBinaryRow` makes.
 
     Raises:
         ValueRangeError: a value does not fit its type, or the number of fields differs.
@@ -269,7 +269,7 @@ def write_row(row: BinaryRowValue, types: Sequence[LogicalType]) -> bytes:
 
 
 def write_array(items: Sequence[object], element_type: LogicalType) -> bytes:
-    """Write what `read_array` reads."""
+    """Return the bytes of an array as `read_array` reads them."""
     width = element_width(element_type)
     start = 4 + (len(items) + 31) // 32 * 4
     block = bytearray((start + len(items) * width + 7) // 8 * 8)
@@ -283,7 +283,7 @@ def write_array(items: Sequence[object], element_type: LogicalType) -> bytes:
 
 
 def write_map(entries: Sequence[tuple[object, object]], key_type: LogicalType, value_type: LogicalType) -> bytes:
-    """Write what `read_map` reads."""
+    """Return the bytes of a map as `read_map` reads them."""
     keys = write_array([key for key, _ in entries], key_type)
     return _LAYOUTS["i"].pack(len(keys)) + keys + write_array([value for _, value in entries], value_type)
 
@@ -372,7 +372,7 @@ def null_bits(fields: int) -> int:
 
 
 def find_variable(block: bytes, fields: int, index: int) -> tuple[int, int]:
-    """Return offset and size of the variable-length data of one field."""
+    """Return offset and size of the variable-length data of one field in the bytes of a row."""
     slot: int = _LAYOUTS["Q"].unpack_from(block, null_bits(fields) + 8 * index)[0]
     return slot >> 32, slot & 0xFFFFFFFF
 

@@ -57,7 +57,7 @@ Change = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Surrogate:
-    """A surrogate layout and the conversions of its values.
+    """A layout that the kernels run in place of one that they cannot, and the conversions of values between the two.
 
     Attributes:
         layout: the layout that the kernels run.
@@ -165,7 +165,8 @@ def _wrap_unknown(found: Surrogate) -> Surrogate:
             raise UnsupportedError(value.reason)
         return found.read(value)
 
-    # The surrogate has its own null flag, since such a value may be null even if the enclosing layout has no nulls.
+    # The surrogate gets a null flag of its own: values of Kryo, Java streams and the like may be null even where the
+    # layout that contains them has no flag for null.
     return Surrogate(lay.Optional(found.layout), read, found.write)
 
 
@@ -277,7 +278,7 @@ def _disclose(short: str, change: Change | None) -> Change:
 
 @dataclass(frozen=True)
 class Decoded:
-    """A decoded batch.
+    """Result of decoding a batch of records: the values, and which records failed.
 
     Attributes:
         array: one value per record; null where the record could not be decoded.
@@ -367,8 +368,8 @@ def plan_columns(layout: lay.Layout, wanted: Wanted = None) -> ColumnCodec:
         if isinstance(node, lay.Dynamic):
             _require_known(node)
     if isinstance(layout, lay.Runs):
-        # With TTL, all fields are decoded even if only `last_access` is wanted: it applies to all elements of an array,
-        # and their number is known only from the decoded elements.
+        # With TTL, all fields are decoded even if only `last_access` is wanted: each stored array has one `last_access`
+        # for all its elements, and their number is known only once they are decoded.
         return RunColumns(plan_columns(layout.stored, None if layout.ttl else wanted), plan_columns(layout.written))
     _require_ends(layout, tail=True)
     surrogate = find_surrogate(layout)
@@ -407,7 +408,7 @@ class KernelCodec(ColumnCodec):
         failures: list[tuple[int, str]] = []
 
         def salvage(first: int, last: int) -> None:
-            """Bisect until the records that cannot be decoded are isolated."""
+            """Decode the records `first` to `last`; bisect on an error, until the records that fail are isolated."""
             try:
                 array = decode_spans(
                     self.program, data, starts[first:last], ends[first:last], exact=exact, offset=offset
@@ -629,7 +630,7 @@ def _children(layout: lay.Layout) -> list[lay.Layout]:
 
 
 def is_known(layout: lay.Dynamic) -> bool:
-    """Return whether this package can decode the values."""
+    """Return whether this package can decode the values of a layout, such as those that Kryo wrote."""
     try:
         _require_known(layout)
     except UnsupportedError:
@@ -669,8 +670,8 @@ def _require_ends(layout: lay.Layout, *, tail: bool) -> None:
                 _require_known(inner)
         case lay.Struct(fields=fields) | lay.Masked(fields=fields) | lay.PojoObject(fields=fields):
             for index, (_, child) in enumerate(fields):
-                # Only the last field always reaches to the end. Another field does so only in rows in which all fields
-                # after it are null.
+                # Only the last field always reaches to the end of the record. A field before it does so only in those
+                # rows in which all later fields are null.
                 _require_ends(child, tail=tail and index == len(fields) - 1)
             for variant in layout.variants if isinstance(layout, lay.PojoObject) else ():
                 _require_ends(variant.layout, tail=tail)

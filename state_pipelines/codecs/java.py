@@ -89,7 +89,7 @@ class ExpansionBudget:
         return self._limit - self.count
 
     def spend(self, values: int) -> None:
-        """Count more values.
+        """Count more values of the record against the limit.
 
         Raises:
             UnsupportedError: the values so far exceed the limit for a record of this size.
@@ -216,7 +216,7 @@ def read_millis(reader: Reader) -> int | None:
 
 
 def write_millis(writer: Writer, value: int | None) -> None:
-    """Write what `read_millis` reads."""
+    """Write a value as `read_millis` reads it."""
     writer.i64(_LONG_MIN if value is None else value)
 
 
@@ -227,7 +227,7 @@ def read_sql_timestamp(reader: Reader) -> dict[str, int] | None:
 
 
 def write_sql_timestamp(writer: Writer, value: dict[str, int] | None) -> None:
-    """Write what `read_sql_timestamp` reads."""
+    """Write a value as `read_sql_timestamp` reads it."""
     writer.i64(_LONG_MIN if value is None else value["millis"])
     writer.i32(0 if value is None else value["nanos"])
 
@@ -239,7 +239,7 @@ def read_instant(reader: Reader) -> dict[str, int] | None:
 
 
 def write_instant(writer: Writer, value: dict[str, int] | None) -> None:
-    """Write what `read_instant` reads."""
+    """Write a value as `read_instant` reads it."""
     writer.i64(_LONG_MIN if value is None else value["epoch_second"])
     writer.i32(_INT_MIN if value is None else value["nano"])
 
@@ -262,7 +262,7 @@ def read_local_date(reader: Reader) -> int | None:
 
 
 def write_local_date(writer: Writer, value: int | None) -> None:
-    """Write what `read_local_date` reads.
+    """Write a value as `read_local_date` reads it.
 
     Raises:
         ValueRangeError: Java has no such year.
@@ -294,7 +294,7 @@ def read_local_time(reader: Reader) -> int | None:
 
 
 def write_local_time(writer: Writer, value: int | None) -> None:
-    """Write what `read_local_time` reads.
+    """Write a value as `read_local_time` reads it.
 
     Raises:
         ValueRangeError: not within a day.
@@ -327,7 +327,7 @@ def read_local_date_time(reader: Reader) -> dict[str, int] | None:
 
 
 def write_local_date_time(writer: Writer, value: dict[str, Any] | None) -> None:
-    """Write what `read_local_date_time` reads."""
+    """Write a value as `read_local_date_time` reads it."""
     write_local_date(writer, None if value is None else value["date"])
     write_local_time(writer, None if value is None else value["nano_of_day"])
 
@@ -349,7 +349,7 @@ class TypedValue:
 
 @dataclass(frozen=True)
 class EnumValue:
-    """An enum constant.
+    """A constant of a Java enum.
 
     Attributes:
         class_name: the enum.
@@ -566,7 +566,7 @@ def _count_bits(value: JavaValue) -> int:
 
 
 def write_java_object(writer: Writer, content: JavaContent) -> None:
-    """Write what `read_java_object` reads."""
+    """Write an object of Java serialization as `read_java_object` reads it."""
     writer.take(write_stream(content))
 
 
@@ -626,7 +626,7 @@ class _Conversion:
         return ObjectValue(content.class_name, tuple(values + ([("@annotation", added)] if added else [])))
 
     def elements(self, content: JavaObject) -> list[object]:
-        """Return the elements of a collection: the objects that `writeObject` added, without the block of its size."""
+        """Return the elements of a collection: the objects that `writeObject` wrote after the block with the size."""
         return [self.value(item) for item in _added(content) if not isinstance(item, JavaBlock)]
 
     def boxed(self, content: JavaObject) -> object:

@@ -210,7 +210,8 @@ def _(value: bool | str | None) -> Json:
 
 @value_json.register(int)
 def _(value: int) -> Json:
-    # Integers of Beam have any size. Python does not convert much larger ones than of `_MOST_BITS` bits to text.
+    # Integers of Beam have any size. Python refuses to convert an int of more than 4,300 digits to text, so larger ones
+    # than `_MOST_BITS` bits (fewer digits than that) become tagged text.
     return value if value.bit_length() <= _MOST_BITS else big_integer(value)
 
 

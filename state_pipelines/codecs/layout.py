@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """Base of all layouts."""
+    """Base class of all layouts, which describe the bytes that serializers write."""
 
 
 class PrimitiveKind(StrEnum):
@@ -266,7 +266,7 @@ class PojoVariant:
 
     Attributes:
         tag: registration tag; None for a non-registered subclass, which is stored by name.
-        layout: the complete data of the subclass serializer.
+        layout: layout of the data that the serializer of the subclass writes.
     """
 
     class_name: str

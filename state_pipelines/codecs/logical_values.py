@@ -274,7 +274,9 @@ def conform(array: pa.Array, target: pa.DataType, path: str = "value") -> pa.Arr
         return array
     if pa.types.is_null(target):
         if array.null_count < len(array):
-            raise ValueRangeError("the serializer writes no value here, but there is one", where=Where(path=path))
+            raise ValueRangeError(
+                "the serializer has no values but null here, and a value is not null", where=Where(path=path)
+            )
         return pa.nulls(len(array))
     if pa.types.is_null(source):
         return pa.nulls(len(array), target)

@@ -570,7 +570,7 @@ class Compiler(ColumnDeclarer, InstructionList):
     """Emits the instructions of declared layouts."""
 
     def emit(self, layout: lay.Layout, builder: ArrayBuilder) -> None:
-        """Append the instructions of a layout."""
+        """Append the instructions that decode and encode values of a layout."""
         match layout, builder:
             case (lay.Primitive(kind=kind), arrays.PrimitiveBuilder()):
                 self.add(op.FIXED, builder.main, kind.width)
@@ -791,7 +791,7 @@ class Compiler(ColumnDeclarer, InstructionList):
 
 @dataclass(frozen=True, eq=False)
 class LayoutProgram:
-    """A compiled layout.
+    """A layout compiled to instructions for the kernels, which decode and encode its values.
 
     Attributes:
         instructions: i32[n, 6], see `opcodes`.
@@ -822,7 +822,7 @@ def compile_layout(layout: lay.Layout, wanted: Wanted = None) -> LayoutProgram:
         UsageError: `wanted` names a field that the layout does not have, or nothing at all.
     """
     if wanted is not None and not wanted:
-        raise UsageError("no field is wanted", hint="name at least one, or leave the choice out for all of them")
+        raise UsageError("no field is wanted", hint="Name at least one field, or do not choose fields to get all")
     compiler = Compiler()
     builder = compiler.declare(layout, nullable=False, nested=False, wanted=wanted)
     compiler.emit(layout, builder)

@@ -23,7 +23,7 @@ except ImportError as missing:
 
 
 class ProtobufTypes:
-    """The messages of descriptor sets.
+    """The Protobuf messages that descriptor sets declare, by Java class and by name.
 
     Attributes:
         classes: Java class -> full name of the message.

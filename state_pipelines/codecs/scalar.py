@@ -112,7 +112,7 @@ def read_writable(type_class: str, reader: Reader) -> int | str:
 
 
 def write_writable(type_class: str, writer: Writer, value: object) -> None:
-    """Write what `read_writable` reads.
+    """Write a value as `read_writable` reads it.
 
     Raises:
         ValueRangeError: the value does not fit the class.
@@ -161,7 +161,7 @@ _Value = TypeVar("_Value")
 
 
 def read_dynamic(layout: Dynamic, reader: Reader, *, tail: bool) -> object:
-    """Read one value.
+    """Read one value whose bytes the serializer alone does not determine (Kryo, Avro, binary rows, Java objects).
 
     Args:
         layout: serializer of the value, the release line of Kryo, and the field lists of the user's classes.
@@ -190,7 +190,7 @@ def read_dynamic(layout: Dynamic, reader: Reader, *, tail: bool) -> object:
 
 
 def write_dynamic(layout: Dynamic, writer: Writer, value: Any) -> None:
-    """Write what `read_dynamic` reads.
+    """Write a value as `read_dynamic` reads it.
 
     Raises:
         ValueRangeError: the value does not fit the serializer.
@@ -425,7 +425,7 @@ def _expect(value: object, kind: type[_Value], what: str) -> _Value:
 
 
 def read_value(layout: lay.Layout, reader: Reader, *, tail: bool = True) -> Value:
-    """Read one value.
+    """Read one value of any layout from bytes.
 
     Args:
         layout: the layout of the bytes.
@@ -446,7 +446,7 @@ def read_value(layout: lay.Layout, reader: Reader, *, tail: bool = True) -> Valu
 
 
 def write_value(layout: lay.Layout, writer: Writer, value: Value) -> None:
-    """Write one value.
+    """Write one value as bytes of any layout.
 
     Raises:
         ValueRangeError: the value does not fit the layout; names the field path.

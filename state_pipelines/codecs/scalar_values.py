@@ -47,7 +47,7 @@ def read_leaf(layout: lay.Layout, reader: Reader) -> Value:
 
 @singledispatch
 def write_leaf(layout: lay.Layout, writer: Writer, value: Value) -> None:
-    """Write what `read_leaf` reads.
+    """Write a value as `read_leaf` reads it.
 
     Raises:
         ValueRangeError: the value does not fit the layout.
@@ -252,14 +252,14 @@ def _(layout: lay.BigDecimal, writer: Writer, value: Value) -> None:
 def _(layout: lay.Constant, reader: Reader) -> Value:
     start = reader.position
     if reader.take(len(layout.raw)) != layout.raw:
-        raise reader.error(f"the bytes are not the {layout.raw.hex()} that the serializer writes", start)
+        raise reader.error(f"the bytes are not {layout.raw.hex()}, the only ones that the serializer writes", start)
     return {} if layout.empty else None
 
 
 @write_leaf.register
 def _(layout: lay.Constant, writer: Writer, value: Value) -> None:
     if value != ({} if layout.empty else None):
-        raise ValueRangeError(f"{value!r:.80} is a value where there must be none")
+        raise ValueRangeError(f"{value!r:.80} is given where the serializer writes no content")
     writer.take(layout.raw)
 
 
@@ -299,7 +299,7 @@ def write(layout: lay.Layout, writer: Writer, value: Value) -> None:
 
 
 def read_fields(fields: Fields, reader: Reader, tail: bool) -> dict[str, Value]:
-    """Read consecutive fields."""
+    """Read fields that follow each other in the bytes, to a dict by field name."""
     values: dict[str, Value] = {}
     last = len(fields) - 1
     name = ""
@@ -325,7 +325,7 @@ def expect_fields(fields: Fields, value: Value, mark: str = "") -> Value:
 
 
 def write_fields(fields: Fields, writer: Writer, value: Value) -> None:
-    """Write consecutive fields."""
+    """Write the fields in a dict, one after the other."""
     name = ""
     try:
         for name, child in fields:
@@ -342,7 +342,7 @@ def read_mask(reader: Reader, size: int) -> list[bool]:
 
 
 def write_mask(writer: Writer, bits: Sequence[bool]) -> None:
-    """Write what `read_mask` reads."""
+    """Write bits packed into bytes as `read_mask` reads them."""
     raw = bytearray((len(bits) + 7) // 8)
     for index, bit in enumerate(bits):
         raw[index >> 3] |= 0x80 >> (index & 7) if bit else 0
@@ -419,7 +419,7 @@ def _read_elements(layout: lay.Layout, reader: Reader, count: int, nulls: Sequen
 
 
 def read_items(layout: lay.Layout, reader: Reader, count: int) -> list[Value]:
-    """Read consecutive elements.
+    """Read the elements of a list, which follow each other in the bytes.
 
     Raises:
         FormatError: the bytes do not fit the layout, or there are too many elements without bytes.

@@ -61,7 +61,7 @@ _FULLNESS = 2
 class KeySet:
     """Set of 128-bit hashes of keys, to find keys that occur twice in one state and key group.
 
-    Two different keys have the same hash with a probability of about n * n / 2**129 for n keys.
+    Any two of n different keys have the same hash with a probability of about n * n / 2**128 (one bit is always set).
 
     Args:
         most: largest number of keys of one state and key group.
@@ -182,7 +182,7 @@ class RecordBuffer:
 
     @property
     def held(self) -> int:
-        """Bytes of the buffers (mostly whole windows of files) that the records keep in memory."""
+        """Size of the buffers that the records point into (mostly whole windows of files), and so keep in memory."""
         return sum(self._held.values())
 
     def add(self, state: int, records: KeyedRecords) -> None:
@@ -193,7 +193,7 @@ class RecordBuffer:
         self._size += size_of_records(records) + (8 + self.prefix) * len(records)
         self._held[id(records.data)] = len(records.data)
         if self.held > _SPARSE * max(self.limit, self._size):
-            # Copy the records: otherwise a few of them would keep their whole windows in memory.
+            # Copy the records: otherwise a few records would keep the whole windows that they were read from in memory.
             self._batches = [(number, copy_records(each)) for number, each in self._batches]
             self._held = {id(each.data): len(each.data) for _, each in self._batches}
 
@@ -255,7 +255,7 @@ class FramedRuns:
     Attributes:
         key_groups: i32[r].
         states: i32[r].
-        sources: i32[r], index of the merged snapshot of each run.
+        sources: i32[r], index of the snapshot that each run comes from, if several snapshots are merged.
         addresses: i64[r], addresses of the framed records.
         sizes: i64[r], bytes.
         lasts: i64[r], offset of the last record's first key byte in the run.
@@ -287,7 +287,7 @@ class FramedRuns:
 
 
 def concat_runs(framed: Sequence[FramedRuns]) -> FramedRuns:
-    """Concatenate runs."""
+    """Concatenate several sets of runs into one; the bytes of the records are not copied."""
     return FramedRuns(
         np.concatenate([each.key_groups for each in framed]),
         np.concatenate([each.states for each in framed]),
@@ -301,10 +301,10 @@ def concat_runs(framed: Sequence[FramedRuns]) -> FramedRuns:
 
 
 def gather_runs(blocks: Sequence[tuple[int, Block]]) -> FramedRuns:
-    """Return the runs of blocks, ascending by key group, state and number of the snapshot.
+    """Return the runs of the blocks of one or several snapshots, ascending by key group, state and snapshot.
 
     Args:
-        blocks: (number of the snapshot, block), at least one.
+        blocks: (index of the snapshot that the block comes from, block), at least one.
     """
     runs = concat_runs([_frame(source, block) for source, block in blocks])
     return runs.select(np.lexsort((runs.sources, runs.states, runs.key_groups)))
@@ -360,7 +360,7 @@ def merge_runs(runs: Index) -> tuple[Positions, Index]:
     merged["offset"], merged["size"] = starts[firsts], ends[finals] - starts[firsts]
     merged["last"] = starts[finals] + ordered["last"][finals] - starts[firsts]
     for name in _TOTALS:
-        # These numbers are unsigned 64-bit integers, so sums of hashes are modulo 2**64.
+        # All these fields are unsigned 64-bit integers, so the sums of hashes are modulo 2**64, as digests are.
         merged[name] = np.add.reduceat(ordered[name], firsts)
     return order, merged
 
@@ -462,9 +462,9 @@ def frame_section(runs: Iterable[tuple[int, bytes | memoryview, int]]) -> Iterat
     """Yield the section of one key group from framed records, a block at a time (`join_sections` makes it as a whole).
 
     Args:
-        runs: (state id, framed records, offset in these bytes of the first key byte of the state's last record). In
-            that byte the flag is set that another state id follows. The offset is outside the bytes if the last record
-            is in another block. Blocks of a state are adjacent.
+        runs: (state id, framed records, offset of the first key byte of the state's last record in these bytes). The
+            function sets a flag in that byte, which means that another state id follows. The offset is outside the
+            bytes if the last record of the state is in another block. Blocks of a state are adjacent.
     """
     current: int | None = None
     for state, records, last in runs:
@@ -504,7 +504,7 @@ class CanonicalWriter:
 
     @property
     def size(self) -> int:
-        """Bytes written."""
+        """Bytes written so far, header included."""
         return self._position
 
     @property
@@ -604,7 +604,7 @@ class CanonicalFile(SectionFile):
                 del held
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """Yield all records, one key group after the other; the states of a key group come as in its section."""
+        """Yield all records, one key group after the other; the states of a key group in the order of its section."""
         everything = range(len(self.header.states))
         for sections in group_sections(self.sort_sections(key_groups), WINDOW):
             require_memory(sections[0].size, sections[0].key_group, self.name)
@@ -621,7 +621,7 @@ class CanonicalFile(SectionFile):
 
 @dataclass(frozen=True)
 class _Window:
-    """Bytes of one or more sections.
+    """Bytes of one or more sections of a canonical file, which are read and scanned at a time.
 
     Attributes:
         data: u8.
@@ -651,7 +651,7 @@ def open_canonical(
     narrowed: bool = False,
     reading: HeaderReading = PLAIN,
 ) -> CanonicalFile:
-    """Read the header of a handle and find its sections.
+    """Read the header in the stream of a handle, and find the sections of its key groups.
 
     Args:
         stream: the stream of the handle.
@@ -712,7 +712,7 @@ def _scan_large(
                 hint = "The file was changed while it was read"
                 raise FormatError(what, where=Where(file=file.name, offset=offset + used), hint=hint)
             return
-        # If no record was scanned, the record is larger than the window.
+        # If not even one record was complete, it is larger than the window: read more.
         size = window if used else size * 2
         cursor[1] = min(0, int(cursor[1]))
 
@@ -814,7 +814,7 @@ def _group_states(rows: npt.NDArray[np.int64]) -> Iterator[tuple[int, npt.NDArra
     states = rows[0]
     if not len(states):
         return
-    # The records of a state in a key group follow each other.
+    # The records of a state in a key group are adjacent, so wherever the state id changes, another run begins.
     bounds = [0, *(np.flatnonzero(states[1:] != states[:-1]) + 1).tolist(), len(states)]
     runs: dict[int, list[npt.NDArray[np.int64]]] = {}
     for start, stop in pairwise(bounds):

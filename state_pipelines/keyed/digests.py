@@ -96,7 +96,7 @@ def digest_run(records: KeyedRecords, *, is_map: bool) -> RecordDigest:
 
 
 def list_spans(records: KeyedRecords, *, is_map: bool) -> tuple[int, Spans, Spans, Spans, Spans]:
-    """Address and spans of keys and values, without the bytes after a null flag in values of a map."""
+    """Return the address of the data and the spans of keys and values; a null map value ends after its null flag."""
     ends = cut_nulls(records) if is_map else records.value_ends
     return records.data.ctypes.data, records.key_starts, records.key_ends, records.value_starts, ends
 
@@ -108,7 +108,7 @@ _SHIFT = np.uint64(29)
 
 @njit(cache=True, inline="never")
 def hash_bytes(seed, start, end):  # type: ignore[no-untyped-def]
-    """64-bit hash of the bytes between two addresses, started by `seed`."""
+    """Return a 64-bit hash of the bytes between two addresses, seeded with `seed`."""
     state = seed
     at = start
     while at + 8 <= end:
@@ -126,7 +126,7 @@ def hash_bytes(seed, start, end):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def hash_keys(key_groups, base, key_starts, key_ends):  # type: ignore[no-untyped-def]
-    """64-bit hash of each key with its key group, u64[n]; spans are relative to the address `base`."""
+    """Return a 64-bit hash of each key with its key group, u64[n]; spans are relative to the address `base`."""
     found = np.empty(len(key_groups), np.uint64)
     for row in range(len(key_groups)):
         found[row] = hash_bytes(np.uint64(key_groups[row]), base + key_starts[row], base + key_ends[row])
@@ -135,7 +135,7 @@ def hash_keys(key_groups, base, key_starts, key_ends):  # type: ignore[no-untype
 
 @njit(cache=True, inline="always")
 def hash_number(seed, number):  # type: ignore[no-untyped-def]
-    """Return a 64-bit hash of a 64-bit number, started by `seed`."""
+    """Return a 64-bit hash of a 64-bit number, seeded with `seed`."""
     state = (seed ^ number) * _MULTIPLIER
     state = (state ^ state >> _SHIFT) * _MIXER
     return state ^ state >> _SHIFT
@@ -143,7 +143,7 @@ def hash_number(seed, number):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="never")
 def hash_record(base, key_start, key_end, value_start, value_end):  # type: ignore[no-untyped-def]
-    """64-bit hash of a record without its key group; spans are relative to the address `base`."""
+    """Return a 64-bit hash of a record without its key group; spans are relative to the address `base`."""
     state = hash_bytes(np.uint64(0), base + key_start, base + key_end)
     return hash_bytes(state, base + value_start, base + value_end)
 

@@ -60,7 +60,8 @@ def name_key_coder(key: Serializer, states: States) -> tuple[Serializer, States]
         return key, states
     (inner,) = found
     if isinstance(derive_coder(inner), lay.Optional | lay.Constant):
-        # Keys may be null: Beam hashes the bytes that it encodes null to, while a decoded null would have the hash 0.
+        # Keys may be null. Beam hashes the bytes to which it encodes null, while a decoded null would have the hash 0,
+        # so the keys are not decoded.
         return key, states
     if any(isinstance(each, lay.Dynamic) for each in walk_layout(derive_coder(inner))):
         return key, states
@@ -91,7 +92,7 @@ def _name_in_timers(info: StateMetaInfo, key: Serializer, named: Serializer) -> 
 
 VERSION = 6
 
-# The byte after the name of a state: an ordinal of `BackendStateType`.
+# Pattern of the four bytes after the name of a state: an ordinal of `BackendStateType`, 0 to 4.
 _KIND = rb"\0\0\0[\0-\x04]"
 
 UNREAD_NAME = "_unread_state_"

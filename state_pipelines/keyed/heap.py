@@ -7,9 +7,10 @@ compression each state of each key group is a snappy framed stream.
 * `may_hold_timestamps`, `holds_null_timestamp`: null SQL timestamps, with which Flink cannot restore native state of
   the heap backend. `SqlTimestampSerializer` writes 12 bytes for null and reads 8. Formats that store the end of a
   record are not affected; heap native state does not store it, and Flink loses its position.
-* `find_runs`, `read_span`: spans of a key group: where entries begin, and some of them read. Entries are measured to
-  find where the next one begins; layouts that only the scalar codec reads (Kryo) would take as long to measure as to
-  read, so that their key groups stay whole.
+* `find_runs`, `read_span`: spans of a key group (adjacent entries of one state, which one of several tasks reads): the
+  offsets at which a key group can be cut, and the records of a span. Entries are measured to find where the next one
+  begins; layouts that only the scalar codec reads (Kryo) would take as long to measure as to read, so that their key
+  groups are not cut.
 * `HeapFile`, `open_heap`: the reader. Source: `HeapSnapshotStrategy`, `CopyOnWriteStateMapSnapshot`,
   `HeapPriorityQueueStateSnapshot`, `StateTableByKeyGroupReaders`.
 * `HeapWriter`: the writer. Source: `HeapSnapshotStrategy`, `CopyOnWriteStateTableSnapshot`.
@@ -104,7 +105,7 @@ def holds_null_timestamp(records: KeyedRecords, layout: KeyedLayout) -> bool:
 def _holds_null(
     data: npt.NDArray[np.uint8], layout: lay.Layout, starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> bool:
-    # Few data contain these bytes, and the search for them is cheap.
+    # Most data do not contain the bytes of a null timestamp, and searching for them takes less time than decoding.
     if _NULL not in data[int(starts.min()) : int(ends.max())].tobytes():
         return False
     try:
@@ -201,8 +202,11 @@ def _find_run(
             if reader.complete:
                 # Read to the end of the section, to raise the error with the offset at which the section is cut off.
                 codec.read(data, 0, len(data), count - done, section.start + reader.position, reader.name)
-                raise FormatError(f"{count - done} entries are missing", where=Where(file=reader.name))
-            # The entry is larger than the window.
+                raise FormatError(
+                    f"the section of key group {section.key_group} lacks {count - done} of {count} entries of a state",
+                    where=Where(file=reader.name),
+                )
+            # The next entry is larger than the bytes in memory: read more.
             size *= 2
             reader.advance(0, size)
             continue
@@ -222,7 +226,7 @@ def _find_run(
 
 
 def read_span(stream: StateStream, header: KeyedHeader, section: Section, codec: EntryCodec) -> Iterator[KeyedRecords]:
-    """Yield the records of a span, all of whose bytes are read into memory.
+    """Yield the records of a span (adjacent entries of one state), all of whose bytes are read into memory.
 
     Raises:
         FormatError: the bytes do not have the format.
@@ -295,7 +299,7 @@ class HeapFile(SectionFile):
                 yield state_id, records
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """Yield all records, one key group after the other; the states of a key group come as in its section."""
+        """Yield all records, one key group after the other; the states of a key group in the order of its section."""
         ordered = self.sort_sections(key_groups)
         for group, raw in read_ahead(group_sections(ordered, WINDOW), self._read_bytes, self.stream.location, _measure):
             for sections, runs in self._read(group, raw, range(len(self.header.states))):
@@ -385,7 +389,7 @@ def open_heap(
     narrowed: bool = False,
     reading: HeaderReading = PLAIN,
 ) -> HeapFile:
-    """Read the header of a handle and find its sections.
+    """Read the header in the stream of a handle, and find the sections of its key groups.
 
     Args:
         stream: the stream of the handle.
@@ -401,9 +405,12 @@ def open_heap(
     """
     header, end, sections = open_sections(stream, key_groups, offsets, narrowed=narrowed, reading=reading)
     if len(sections) < len(key_groups):
-        # Flink reads the number of each key group of the handle at its offset (`HeapRestoreOperation`).
+        # Flink reads the number of each key group of the handle at its offset (`HeapRestoreOperation`), so that
+        # each needs an offset, even without records.
         missing = min(set(key_groups) - {each.key_group for each in sections})
-        raise FormatError(f"key group {missing} has no offset", where=Where(file=stream.name), hint=EDITED_METADATA)
+        raise FormatError(
+            f"the handle has no offset for key group {missing}", where=Where(file=stream.name), hint=EDITED_METADATA
+        )
     return HeapFile(stream, header, key_groups, sections, context, header_end=end)
 
 

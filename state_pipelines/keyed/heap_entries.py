@@ -62,7 +62,7 @@ def find_block_end(
         data: u8, holds the section.
         start: first byte of the entries.
         end: of the section.
-        left: ids of the states whose blocks come after it in the section.
+        left: ids of the states whose blocks come after this block in the section.
         codecs: of all states.
     """
     if not left:
@@ -90,7 +90,7 @@ def make_block_record(
 
 
 def _find_heads(data: npt.NDArray[np.uint8], start: int, end: int, left: frozenset[int]) -> npt.NDArray[np.int64]:
-    """Find the offsets at which the block of one of the `left` states can begin."""
+    """Find the offsets at which the block of one of the states `left`, which are not found yet, can begin."""
     if end - start < HEAD:
         return np.zeros(0, np.int64)
     raw = data[start:end].astype(np.int64)
@@ -103,7 +103,7 @@ def _find_heads(data: npt.NDArray[np.uint8], start: int, end: int, left: frozens
 def _try_blocks(
     data: npt.NDArray[np.uint8], position: int, end: int, left: frozenset[int], codecs: Sequence[EntryCodec]
 ) -> tuple[bool, int]:
-    """Return whether blocks of all `left` states fill the bytes from `position` to `end`, and where parsing stopped."""
+    """Return whether blocks of all states `left` fill the bytes from `position` to `end`, and where parsing stopped."""
     missing = set(left)
     while missing:
         if end - position < HEAD:
@@ -120,7 +120,8 @@ def _try_blocks(
             except FormatError as error:
                 return False, error.where.offset or position
             except UnsupportedError:
-                # The entries of this block cannot be measured, either. It is accepted only if it is the last block.
+                # The end of this block is not known either, because its entries cannot be measured. Nothing contradicts
+                # the blocks before it if it is the last one of the section.
                 return not missing, position
     return position == end, position
 
@@ -204,7 +205,7 @@ class HeapEntries:
 
     @property
     def count(self) -> int:
-        """The number of entries."""
+        """Number of entries of the heap format; a list or map is one. Entries that were read as timers do not count."""
         return int(self.keys.shape[1])
 
     def to_bytes(self, data: npt.NDArray[np.uint8]) -> bytes:
@@ -517,7 +518,7 @@ class SectionBytes:
 
 @dataclass(frozen=True)
 class BlockReader:
-    """Reader of the blocks of sections.
+    """Reader of blocks, the entries of one state in one key group, from sections of a heap file.
 
     Attributes:
         header: header of the file.
@@ -538,8 +539,8 @@ class BlockReader:
 
         Raises:
             FormatError: the bytes do not have the format.
-            UnsupportedError: the entries of a wanted state cannot be measured, or the end of such a block before it is
-                not known.
+            UnsupportedError: the entries of a wanted state cannot be measured, or a block whose entries cannot be
+                measured is before a wanted block, and its end is not known.
         """
         runs: Runs = []
         states = len(self.header.states)

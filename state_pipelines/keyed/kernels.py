@@ -246,7 +246,7 @@ MESSAGES = {
 
 @njit(cache=True, inline="always")
 def find_record(base, position, end, key_group, complete, prefix):  # type: ignore[no-untyped-def]
-    """Find the bounds of a record.
+    """Find the bounds of key and value of one record in a section of a canonical file.
 
     Args:
         base: address of the data.
@@ -285,7 +285,7 @@ def find_record(base, position, end, key_group, complete, prefix):  # type: igno
 
 @njit(cache=True, nogil=True)
 def scan_records(base, starts, ends, key_groups, complete, exact, prefix, wanted, cursor, output):  # type: ignore[no-untyped-def]
-    """Find the records of wanted states.
+    """Find the records of wanted states in sections of a canonical file.
 
     Args:
         base: address of the data.

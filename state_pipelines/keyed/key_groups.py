@@ -38,7 +38,7 @@ def compute_default_max_parallelism(parallelism: int) -> int:
 
 
 def compute_key_group_range(subtask: int, parallelism: int, max_parallelism: int) -> KeyGroupRange:
-    """The key groups of one subtask (`computeKeyGroupRangeForOperatorIndex`).
+    """Compute the key groups of one subtask (`computeKeyGroupRangeForOperatorIndex`).
 
     Args:
         subtask: index from 0.
@@ -57,7 +57,7 @@ def compute_key_group_range(subtask: int, parallelism: int, max_parallelism: int
 
 
 def compute_operator_index(key_group: int, parallelism: int, max_parallelism: int) -> int:
-    """The subtask that owns a key group (`computeOperatorIndexForKeyGroup`).
+    """Compute the index of the subtask that owns a key group (`computeOperatorIndexForKeyGroup`).
 
     Raises:
         UsageError: the parallelism is not between 1 and the max parallelism, or there is no such key group.
@@ -83,7 +83,7 @@ def compute_operator_indexes(
 
 
 def assign_key_group(hash_code: int, max_parallelism: int) -> int:
-    """The key group of a key with this Java hash code (`computeKeyGroupForKeyHash`).
+    """Compute the key group of a key from its Java hash code (`computeKeyGroupForKeyHash`).
 
     Raises:
         UsageError: the max parallelism is not between 1 and 32,768.
@@ -100,7 +100,7 @@ def assign_key_group(hash_code: int, max_parallelism: int) -> int:
 
 
 def assign_key_groups(hash_codes: npt.NDArray[np.int32], max_parallelism: int) -> npt.NDArray[np.int32]:
-    """The key groups of many keys.
+    """Compute the key groups of many keys from their Java hash codes.
 
     Args:
         hash_codes: i32[n], Java hash codes of the keys.
@@ -147,7 +147,7 @@ def _rotate_left(code: int, distance: int) -> int:
 
 
 def check_max_parallelism(number: int, name: str = "max parallelism") -> None:
-    """Refuse a number that Flink refuses.
+    """Check a max parallelism as Flink does.
 
     Raises:
         UsageError: it is not between 1 and 32,768.

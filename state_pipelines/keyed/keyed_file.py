@@ -200,7 +200,7 @@ class KeyedFile(KeyGroupRecords, Protocol):
         """
 
     def stored_sections(self) -> tuple[Section, ...]:
-        """Sections of key groups, ascending by position; empty for formats without sections."""
+        """Return the sections of key groups, ascending by position; none for formats without sections."""
 
     def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
         """Yield the tables (SST files) with the records, each with the cache of tables that scans have opened."""
@@ -281,11 +281,11 @@ class KeyedFormat:
         raise UnsupportedError(
             "the format of the file does not say which key groups its bytes belong to",
             where=Where(file=self.name),
-            hint="Count the records, which reads the state",
+            hint="Count the records instead, which reads the state (`inspect --count`)",
         )
 
     def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest | None:
-        """Return None: records are found without any serializer."""
+        """Return None: most formats find records without serializers, so that callers can digest the records."""
         return None
 
     def stored_sections(self) -> tuple[Section, ...]:
@@ -301,7 +301,7 @@ class KeyedFormat:
         return replace(self, context=context)  # type: ignore[type-var]
 
     def described_states(self: KeyedFile) -> tuple[Serializer | None, tuple[StateMetaInfo, ...]]:
-        """Key serializer and states of the header."""
+        """Return the key serializer and the states of the header."""
         return self.header.key_serializer, self.header.states
 
     def with_key_serializer(self, serializer: Serializer) -> Self:
@@ -608,7 +608,7 @@ class SectionFile(KeyedFormat):
         return self.sections
 
     def measure_state(self, state_id: int, key_groups: KeyGroupRange | None) -> int:
-        """Return the bytes of all states."""
+        """Return the bytes of all states, which are stored together."""
         return sum(each.size for each in select_sections(self.sections, key_groups))
 
     def measure_stored_bytes(self, key_groups: KeyGroupRange) -> tuple[Counts, bool]:

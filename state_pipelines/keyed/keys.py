@@ -102,7 +102,7 @@ class KeySeeks:
         starts = sorted({encode_prefix(group, prefix) + key for key, groups in wanted for group in groups})
         found: list[tuple[bytes, bytes | None]] = []
         for start in starts:
-            # The range of a start includes all keys that begin with it.
+            # A range includes all keys that begin with its start. A start that begins with an earlier one needs none.
             if not found or not start.startswith(found[-1][0]):
                 found.append((start, _find_successor(start)))
         return found

@@ -363,7 +363,7 @@ def merge_runs(runs: Sequence[KeyedRecords]) -> list[KeyedRecords]:
 KEY_COLUMNS = ("state_key", "state_namespace")
 FIXED_COLUMNS = ("key_group", "subtask", *KEY_COLUMNS, "key_bytes", "reason")
 
-NULL_KEY = "a map has a null key, for which Arrow and Spark have no form"
+NULL_KEY = "a map has a null key, which maps of Arrow and Spark cannot hold"
 
 
 @dataclass(frozen=True)
@@ -435,7 +435,7 @@ class StateValues:
 
 @dataclass(frozen=True)
 class StateColumn:
-    """The column of a state.
+    """Decoder of the column that a state has in the table of an operator.
 
     Attributes:
         value: decoder of the values; timers have none.
@@ -532,7 +532,7 @@ def find_decodability(state: StateLayout, *, raw: bool) -> Decodability:
 
 
 def make_column(state: StateLayout, name: str, wanted: Wanted, decodability: Decodability) -> StateColumn:
-    """Make the column of a state.
+    """Make the decoder of the column that a state has in the table of an operator.
 
     Raises:
         UsageError: `wanted` names a field that the values do not have.
@@ -660,7 +660,7 @@ def _ttl_type(kind: pa.StructType) -> pa.StructType:
 
 
 def _name_ttl(array: pa.Array) -> pa.Array:
-    """Rename the field of the time of the last access in values as in tables of states."""
+    """Give the time of the last access in values with TTL the name and type that it has in tables of states."""
     if pa.types.is_list(array.type):
         mask = array.is_null() if array.null_count else None
         return pa.ListArray.from_arrays(array.offsets, _name_ttl(array.values), mask=mask)

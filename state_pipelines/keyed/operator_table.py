@@ -235,7 +235,8 @@ class OperatorTable:
                 for number, each in enumerate(decoded.array.type):
                     array = decoded.array.field(number) if children is None else children[number]
                     kind = self.schema.field(each.name).type
-                    # The namespace of this state is void, while the column has the type of another state's namespace.
+                    # The namespace of this state is void, so it is null in a column with the type of another state's
+                    # namespace.
                     arrays[each.name].append(array if array.type == kind else pa.nulls(len(array), kind))
                 if stored:
                     raw = decode_matched(batches, indexes[failed])
@@ -299,7 +300,7 @@ class OperatorTable:
 
     def _encode_needle(self, wanted: object) -> np.ndarray:
         if self._key_reason:
-            raise UsageError(f"a key cannot be looked for: {self._key_reason}")
+            raise UsageError(f"the table cannot be filtered by key: {self._key_reason}")
         key = dict(self._states[0].key.fields)["state_key"]
         return encode_key(lay.Struct((("state_key", unmeasured(key)),)), wanted)
 

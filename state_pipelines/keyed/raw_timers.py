@@ -58,7 +58,7 @@ NEVER_STARTED = -1
 """Offset of a key group without a section; unlike in keyed streams, 0 is an ordinary offset here."""
 
 _TIMESTAMP_SIZE = 8
-# A service has a name, two snapshots (name and version each) and two counts.
+# Least size of a timer service in bytes: its name, two serializer snapshots (name and version each), two counts.
 _SMALLEST_SERVICE = 2 + 2 * 6 + 2 * 4
 _JAVA_STREAM = bytes.fromhex("aced0005")
 _TAKE_SAVEPOINT = (
@@ -220,7 +220,7 @@ def find_raw_sections(stream: StateStream, key_groups: KeyGroupRange, offsets: S
 def read_raw_timers(
     data: bytes, layouts: LayoutContext, start: int = 0, end: int | None = None
 ) -> tuple[InternalTimersSnapshot, ...]:
-    """Read the section of one key group.
+    """Read the timers in the section of one key group of raw keyed state.
 
     Args:
         data: holds the section.

@@ -191,7 +191,7 @@ def derive_keyed_layout(
     if info.backend_type is BackendStateType.PRIORITY_QUEUE:
         return _timer_layout(info, max_parallelism, context)
     if info.backend_type is not BackendStateType.KEY_VALUE:
-        raise UnsupportedError(f"{info.backend_type} state is not read yet", where=Where(state=info.name))
+        raise UnsupportedError(f"a state of type {info.backend_type} is not keyed state", where=Where(state=info.name))
     key = derive_layout(key_serializer, context)
     namespace = derive_layout(info.namespace_serializer, context)
     lengths = [fixed_length(each, context) for each in (key_serializer, info.namespace_serializer)]
@@ -207,7 +207,8 @@ def derive_keyed_layout(
         if typed is None:
             layout = lay.Delimited(derive_layout(value, values))
         else:
-            # Python functions store a value as a list of one byte array, which has the bytes of the value.
+            # PyFlink keeps a value of a Python function in a list state of Java with one byte array, so that a record
+            # has the bytes of the value: the kind is that of the state in Python.
             state_type = typed.kind
             if state_type == StateKind.LIST:
                 layout = lay.Runs(derive_layout(typed.type, context), _has_ttl(value))
@@ -256,7 +257,7 @@ SPAN = pa.struct([pa.field("start", pa.int64(), False), pa.field("stop", pa.int6
 
 
 class Bounds(Protocol):
-    """Offsets that a `Measure` has found: start and end of spans, in fields and elements as in the layout."""
+    """Offsets that a `Measure` has found in values: the bounds of each span, by fields and elements of the layout."""
 
     def field(self, name: str) -> Bounds:
         """Return a field of a struct."""
@@ -276,7 +277,7 @@ class Bounds(Protocol):
 
 @dataclass(frozen=True)
 class KernelBounds:
-    """Bounds in the columns that the kernel filled.
+    """Bounds of values that a kernel measured, in the columns that it filled.
 
     Attributes:
         builder: builder of the measured values, which knows their columns.

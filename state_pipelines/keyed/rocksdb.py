@@ -59,7 +59,7 @@ _FEW = 16
 
 @dataclass(frozen=True)
 class RocksFile(KeyedFormat):
-    """The database of one subtask.
+    """The RocksDB or ForSt database of one subtask, as the files of a handle.
 
     Attributes:
         name: name of the meta stream, for errors.
@@ -311,7 +311,7 @@ class RocksWriter:
 
     @property
     def meta(self) -> bytes:
-        """Content of the meta stream."""
+        """Content of the meta stream: the header with key serializer and states."""
         writer = Writer()
         # Snappy streams of key groups do not occur in a database: RocksDB compresses its blocks itself.
         write_keyed_header(writer, replace(self.header, compressed=False))

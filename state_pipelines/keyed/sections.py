@@ -189,7 +189,7 @@ def read_first_header(stream: StateStream, end: int, reading: HeaderReading = PL
             reader = Reader(reading.read(stream, size), stream.name)
             return read_keyed_header(reader), reader.position
         except FormatError:
-            # The header may be longer than these bytes, unless they reach to `end`.
+            # Parsing failed. The header may be longer than these bytes, unless they reach to `end` already.
             if size == end:
                 raise
             size = min(end, 8 * size)
@@ -506,7 +506,7 @@ _SHARES = 8
 
 @dataclass(frozen=True, slots=True)
 class StateRun:
-    """Span of the records of one state in a key group.
+    """Span of the records of one state in a key group, with positions at which it can be cut.
 
     Attributes:
         state_id: the state.
@@ -543,7 +543,7 @@ class RunIndex:
 
 
 def choose_step(size: int) -> int:
-    """Return how many bytes of data are between the noted positions, for spans of about `size` bytes."""
+    """Return how many bytes of data are between two positions of a `StateRun`, for spans of about `size` bytes."""
     return max(1, size // _SHARES)
 
 

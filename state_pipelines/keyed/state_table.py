@@ -107,7 +107,7 @@ class KeyedTable:
             if options.key is not None:
                 self.needle = encode_key(layout.key, options.key)
         elif options.key is not None:
-            raise UsageError(f"a key cannot be looked for: {reason}")
+            raise UsageError(f"the table cannot be filtered by key: {reason}")
         self.schema = self._make_schema()
 
     @property
@@ -382,7 +382,7 @@ def encode_key(layout: lay.Struct, key: object) -> np.ndarray:
     """Return the bytes with which every record of `key` begins, after the key-group prefix."""
     fields = dict(layout.fields)
     if "timestamp" in fields:
-        raise UsageError("timers cannot be looked for by key", hint="Read all and filter")
+        raise UsageError("timers cannot be looked for by key", hint="Read all timers and filter the rows")
     if isinstance(key, pa.Array):
         return plan_columns(fields["state_key"]).encode(key).data
     (data,) = encode_keys(fields["state_key"], [key])
@@ -431,7 +431,7 @@ class RecordEncoder:
         return self.layout.prefix
 
     def encode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[EncodedRecords]:
-        """Encode batches.
+        """Encode batches of rows into keys and values.
 
         Raises:
             UsageError: a column is missing, or the elements of a list are not together or not in order.
@@ -447,7 +447,7 @@ class RecordEncoder:
         return EncodedRecords(self._key_groups(batch), self._encode_keys(batch), self.encode_values(batch), batch)
 
     def encode_values(self, batch: pa.RecordBatch) -> Encoded:
-        """Encode values; values that could not be decoded when they were read are written from their `value_bytes`.
+        """Encode the values of rows; those that could not be decoded when they were read come from `value_bytes`.
 
         Raises:
             UsageError: a column is missing.
@@ -498,7 +498,7 @@ class RecordEncoder:
                     hint="Give it in every row, or leave the column out, and it is computed",
                 )
             stored = given.cast(pa.int32()).to_numpy()
-        # Rows with `key_bytes` were read from a snapshot, with their key groups.
+        # Rows with `key_bytes` were read from a snapshot with their key groups, so no hash is needed.
         groups = self._hash_keys(batch, stored) if stored is None or "key_bytes" not in names else stored
         if len(groups) and not 0 <= groups.min() <= groups.max() < self.layout.max_parallelism:
             raise UsageError(f"a key group lies outside 0 to {self.layout.max_parallelism - 1}")

@@ -70,7 +70,7 @@ class CountedKeys:
         return len(self.key_groups)
 
     def key(self, row: int) -> bytes:
-        """The bytes of a key."""
+        """Return the bytes of a key."""
         return self.data[self.starts[row] : self.ends[row]].tobytes()
 
     def in_state(self, state: int) -> npt.NDArray[np.bool_]:
@@ -421,7 +421,7 @@ def merge_sizes(sizes: Iterable[KeyGroupSizes], key_groups: KeyGroupRange, top: 
 
 
 class _Counting:
-    """Running counts of `measure_key_groups`."""
+    """Counts of keys, records and bytes by key group, while `measure_key_groups` reads the files."""
 
     def __init__(
         self,
@@ -492,7 +492,7 @@ class _Counting:
             self._moved = _add_moved(self._moved, _move_keys(keys, self._max_parallelism, self._move))
 
     def result(self) -> KeyGroupSizes:
-        """The final counts."""
+        """Return the counts of all records so far as statistics of the key groups."""
         keys = self._keys
         for name in self._uncounted:
             keys[self._ids[name]] = 0

@@ -59,7 +59,7 @@ MAX_CODERS = 10_000
 
 @dataclass(frozen=True)
 class Coder:
-    """A coder of Beam.
+    """A coder of Beam, which determines the format of the data, read from its Java serialization.
 
     Attributes:
         class_name: binary name of the coder's class.
@@ -101,7 +101,7 @@ class BeamSerializer(Serializer):
 
 
 def write_beam(writer: Writer, node: BeamSerializer) -> None:
-    """Write what `read_beam` reads."""
+    """Write the body of a serializer snapshot as `read_beam` reads it."""
     if node.snapshot_class == LEGACY:
         writer.i32(PROXY_VERSION)
     writer.bytes32(node.java)
@@ -136,7 +136,7 @@ def read_coder(stream: bytes) -> Coder:
     """
     content = read_stream(Reader(stream))
     if not isinstance(content, JavaObject) or content.class_name != _SERIALIZER:
-        raise FormatError(f"a Java stream of {_SERIALIZER} is expected")
+        raise FormatError(f"the bytes are not a Java stream of {_SERIALIZER}")
     coder = content.fields.get("coder")
     if not isinstance(coder, JavaObject) or not _is_coder(coder):
         raise FormatError("the CoderTypeSerializer in the Java stream has no coder")
@@ -150,7 +150,7 @@ def decompress(data: bytes) -> bytes:
         FormatError: not such a stream.
     """
     if not data.startswith(_SNAPPY_HEADER):
-        raise FormatError("a stream of snappy-java is expected")
+        raise FormatError("the bytes are not a stream of snappy-java's SnappyOutputStream")
     reader, blocks = Reader(data, position=_SNAPPY_START), []
     while reader.remaining:
         try:

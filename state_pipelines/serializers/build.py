@@ -121,7 +121,7 @@ def nullable(inner: Serializer, padding: int = 0) -> Nullable:
     """Return a `NullableSerializer`.
 
     Since 2.0 a POJO field of type List, Map or Set is `nullable(list_of(nullable(element)))`,
-    `nullable(map_of(nullable(key), value))` or `nullable(set_of(element))`; before it is Kryo.
+    `nullable(map_of(nullable(key), value))` or `nullable(set_of(element))`; up to 1.20 Kryo serializes such fields.
 
     Args:
         inner: the wrapped serializer.

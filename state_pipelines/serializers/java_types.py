@@ -183,14 +183,14 @@ CURRENT_VERSION = 3
 
 
 def write_basic(writer: Writer, node: Basic) -> None:
-    """Write what `read_basic` reads."""
+    """Write the body of a serializer snapshot as `read_basic` reads it."""
     if node.snapshot_version == NAMED_VERSION:
         writer.utf(node.serializer_class)
 
 
 @register(*_KINDS, write=write_basic)
 def read_basic(reader: Reader, head: Head) -> Basic:
-    """Read the body of a simple snapshot."""
+    """Read the body of a serializer snapshot without parameters (`SimpleTypeSerializerSnapshot`)."""
     head.expect(NAMED_VERSION, CURRENT_VERSION)
     serializer_class = reader.utf() if head.version == NAMED_VERSION else ""
     return Basic(**head.marks, kind=_KINDS[head.snapshot_class], serializer_class=serializer_class)
@@ -205,13 +205,13 @@ _CLASS_BOUND_KINDS = {
 
 
 def write_class_bound(writer: Writer, node: ClassBound) -> None:
-    """Write what `read_class_bound` reads."""
+    """Write the body of a serializer snapshot as `read_class_bound` reads it."""
     writer.utf(node.type_class)
 
 
 @register(*_CLASS_BOUND_KINDS, write=write_class_bound)
 def read_class_bound(reader: Reader, head: Head) -> ClassBound:
-    """Read the type class."""
+    """Read the body of a serializer snapshot: the type class."""
     head.expect(CLASS_BOUND_VERSION)
     return ClassBound(**head.marks, kind=_CLASS_BOUND_KINDS[head.snapshot_class], type_class=reader.utf())
 
@@ -221,7 +221,7 @@ ENUM_VERSION = 3
 
 
 def write_enum(writer: Writer, node: Enum) -> None:
-    """Write what `read_enum` reads."""
+    """Write the body of a serializer snapshot as `read_enum` reads it."""
     writer.utf(node.enum_class)
     writer.i32(len(node.constants))
     for constant in node.constants:
@@ -230,7 +230,7 @@ def write_enum(writer: Writer, node: Enum) -> None:
 
 @register(ENUM, write=write_enum)
 def read_enum(reader: Reader, head: Head) -> Enum:
-    """Read the class and the names of the constants."""
+    """Read the body of a serializer snapshot: the class and the names of the constants."""
     head.expect(ENUM_VERSION)
     enum_class = reader.utf()
     constants = tuple(reader.utf() for _ in range(reader.count(2)))
@@ -238,7 +238,7 @@ def read_enum(reader: Reader, head: Head) -> Enum:
 
 
 def write_scala_enum(writer: Writer, node: ScalaEnum) -> None:
-    """Write what `read_scala_enum` reads."""
+    """Write the body of a serializer snapshot as `read_scala_enum` reads it."""
     writer.utf(node.enum_class)
     writer.i32(len(node.constants))
     for name, number in node.constants:
@@ -252,7 +252,7 @@ def write_scala_enum(writer: Writer, node: ScalaEnum) -> None:
     write=write_scala_enum,
 )
 def read_scala_enum(reader: Reader, head: Head) -> ScalaEnum:
-    """Read the class and the constants with their ids."""
+    """Read the body of a serializer snapshot: the class and the constants with their ids."""
     head.expect(ENUM_VERSION)
     enum_class = reader.utf()
     constants = tuple((reader.utf(), reader.i32()) for _ in range(reader.count(6)))
@@ -269,7 +269,7 @@ OWN_VERSION = 1
 
 
 def write_xa(writer: Writer, node: Basic) -> None:
-    """Write what `read_xa` reads."""
+    """Write the body of a serializer snapshot as `read_xa` reads it."""
     writer.i32(OWN_VERSION)
 
 
@@ -346,7 +346,7 @@ def build_map_view(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Map
 
 
 def write_generic_array(writer: Writer, node: GenericArray) -> None:
-    """Write what `read_generic_array` reads."""
+    """Write the body of a serializer snapshot as `read_generic_array` reads it."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.utf(node.component_class)
     write_nested_list(writer, node.nested)
@@ -355,7 +355,7 @@ def write_generic_array(writer: Writer, node: GenericArray) -> None:
 # GenericArraySerializerConfigSnapshot is the class before 1.8: version 2, no composite header, otherwise the same.
 @register(GENERIC_ARRAY, f"{_BASE}GenericArraySerializerConfigSnapshot", write=write_generic_array)
 def read_generic_array(reader: Reader, head: Head) -> GenericArray:
-    """Read the component class and the element serializer."""
+    """Read the body of a serializer snapshot: the component class and the element serializer."""
     outer_version = read_composite_header(reader, head)
     component_class = reader.utf()
     (element,) = read_nested_list(reader, 1)
@@ -363,7 +363,7 @@ def read_generic_array(reader: Reader, head: Head) -> GenericArray:
 
 
 def write_tuple(writer: Writer, node: Tuple) -> None:
-    """Write what `read_tuple` reads."""
+    """Write the body of a serializer snapshot as `read_tuple` reads it."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.utf(node.tuple_class)
     write_nested_list(writer, node.fields)
@@ -378,7 +378,7 @@ def read_tuple(reader: Reader, head: Head) -> Tuple:
 
 
 def write_nullable(writer: Writer, node: Nullable) -> None:
-    """Write what `read_nullable` reads."""
+    """Write the body of a serializer snapshot as `read_nullable` reads it."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.i32(node.padding)
     write_nested_list(writer, node.nested)
@@ -386,7 +386,7 @@ def write_nullable(writer: Writer, node: Nullable) -> None:
 
 @register(NULLABLE, write=write_nullable)
 def read_nullable(reader: Reader, head: Head) -> Nullable:
-    """Read the length of the padding after a null, and the wrapped serializer."""
+    """Read the body of a serializer snapshot: the length of the padding after a null, and the wrapped serializer."""
     outer_version = read_composite_header(reader, head)
     start = reader.position
     padding = reader.i32()
@@ -397,7 +397,7 @@ def read_nullable(reader: Reader, head: Head) -> Nullable:
 
 
 def write_row(writer: Writer, node: PositionalRow) -> None:
-    """Write what `read_row` reads."""
+    """Write the body of a serializer snapshot as `read_row` reads it."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version > FIRST_ROW_WITH_KIND:
         writer.bool(node.supports_row_kind)
@@ -406,7 +406,7 @@ def write_row(writer: Writer, node: PositionalRow) -> None:
 
 @register(ROW, write=write_row)
 def read_row(reader: Reader, head: Head) -> PositionalRow:
-    """Read whether rows have a kind, and the field serializers."""
+    """Read the body of a serializer snapshot: whether rows have a kind, and the field serializers."""
     outer_version = read_composite_header(reader, head)
     stored = outer_version > FIRST_ROW_WITH_KIND
     supports_row_kind = reader.bool() if stored else outer_version == FIRST_ROW_WITH_KIND
@@ -440,14 +440,14 @@ def build_ttl(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Ttl:
 
 
 def write_ttl_aware(writer: Writer, node: TtlAware) -> None:
-    """Write what `read_ttl_aware` reads."""
+    """Write the body of a serializer snapshot as `read_ttl_aware` reads it."""
     writer.bool(node.ttl_enabled)
     write_nested(writer, node.inner)
 
 
 @register("org.apache.flink.runtime.state.ttl.TtlAwareSerializerSnapshot", write=write_ttl_aware)
 def read_ttl_aware(reader: Reader, head: Head) -> TtlAware:
-    """Read whether TTL is on, and the wrapped serializer."""
+    """Read the body of a serializer snapshot: whether TTL is on, and the wrapped serializer."""
     head.expect(TTL_AWARE_VERSION)
     return TtlAware(**head.marks, ttl_enabled=reader.bool(), inner=read_nested(reader))
 
@@ -483,7 +483,7 @@ def build_stream_element(marks: CompositeMarks, nested: tuple[Serializer, ...]) 
 
 
 def write_two_phase_commit(writer: Writer, node: Variants) -> None:
-    """Write what `read_two_phase_commit` reads."""
+    """Write the body of a serializer snapshot as `read_two_phase_commit` reads it."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version > FIRST_WITH_NULL_TRANSACTION:
         writer.bool(bool(node.flag))
@@ -542,7 +542,7 @@ def build_lockable(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Var
 
 
 def write_nfa_state(writer: Writer, node: Variants) -> None:
-    """Write what `read_nfa_state` reads."""
+    """Write the body of a serializer snapshot as `read_nfa_state` reads it."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version >= FIRST_WITH_PREVIOUS_TIMESTAMP:
         writer.bool(bool(node.flag))
@@ -558,13 +558,13 @@ def read_nfa_state(reader: Reader, head: Head) -> Variants:
     return Variants(**marks, kind=VariantKind.NFA_STATE, serializers=read_nested_list(reader, 3), flag=flag)
 
 
-# Version 1 holds the schema only. Version 2 adds the class. Version 3 has both as Flink strings, which may exceed 65535
-# bytes.
+# Versions of Avro's serializer snapshot: 1 has the schema only, 2 also the class, 3 both as Flink strings, which may
+# exceed 65535 bytes.
 SCHEMA_ONLY, SHORT_STRINGS, CURRENT = 1, 2, 3
 
 
 def write_avro(writer: Writer, node: Avro) -> None:
-    """Write what `read_avro` reads."""
+    """Write the body of a serializer snapshot as `read_avro` reads it."""
     if node.snapshot_version == SCHEMA_ONLY:
         writer.utf(node.schema_json)
     elif node.snapshot_version == SHORT_STRINGS:
@@ -577,7 +577,7 @@ def write_avro(writer: Writer, node: Avro) -> None:
 
 @register("org.apache.flink.formats.avro.typeutils.AvroSerializerSnapshot", write=write_avro)
 def read_avro(reader: Reader, head: Head) -> Avro:
-    """Read class and schema; the class is empty in version 1, which does not store it."""
+    """Read the body of a serializer snapshot: class and schema; version 1 stores no class, so it is empty."""
     head.expect(SCHEMA_ONLY, SHORT_STRINGS, CURRENT)
     if head.version == SCHEMA_ONLY:
         return Avro(**head.marks, runtime_class="", schema_json=reader.utf())
@@ -590,7 +590,7 @@ def _text(reader: Reader) -> str:
     start = reader.position
     text = reader.vstr()
     if text is None:
-        raise reader.error("an Avro snapshot holds no null strings", start)
+        raise reader.error("the class or schema in the snapshot of an Avro serializer is null", start)
     return text
 
 
@@ -662,7 +662,7 @@ def _write_name(name: str) -> bytes:
 
 
 def write_kryo(writer: Writer, node: Kryo) -> None:
-    """Write what `read_kryo` reads."""
+    """Write the body of a serializer snapshot as `read_kryo` reads it."""
     writer.utf(node.type_class)
     for registrations in (node.registrations, node.default_serializers, node.default_serializer_classes):
         write_optional_map(writer, map(_entry, registrations))
@@ -670,7 +670,7 @@ def write_kryo(writer: Writer, node: Kryo) -> None:
 
 @register("org.apache.flink.api.java.typeutils.runtime.kryo.KryoSerializerSnapshot", write=write_kryo)
 def read_kryo(reader: Reader, head: Head) -> Kryo:
-    """Read the type class, the registrations, and the two maps of default serializers."""
+    """Read the body of a serializer snapshot: type class, registrations, and two maps of default serializers."""
     head.expect(VERSION)
     return Kryo(
         **head.marks,
@@ -705,7 +705,7 @@ def _entry(registration: KryoRegistration) -> tuple[str, bytes | None, bytes | N
 
 
 def write_pojo(writer: Writer, node: Pojo) -> None:
-    """Write what `read_pojo` reads."""
+    """Write the body of a serializer snapshot as `read_pojo` reads it."""
     writer.utf(node.pojo_class)
     write_optional_map(writer, map(_field_entry, node.fields))
     write_optional_map(writer, map(_subclass_entry, node.registered))
@@ -714,7 +714,7 @@ def write_pojo(writer: Writer, node: Pojo) -> None:
 
 @register("org.apache.flink.api.java.typeutils.runtime.PojoSerializerSnapshot", write=write_pojo)
 def read_pojo(reader: Reader, head: Head) -> Pojo:
-    """Read the class name and three maps: fields, registered and non-registered subclasses."""
+    """Read the body of a serializer snapshot: class name, fields, registered and non-registered subclasses."""
     head.expect(VERSION)
     return Pojo(
         **head.marks,
@@ -797,7 +797,7 @@ _DIGEST_SIZE = 32
 
 
 def write_protobuf(writer: Writer, node: Protobuf) -> None:
-    """Write what `read_protobuf` reads."""
+    """Write the body of a serializer snapshot as `read_protobuf` reads it."""
     writer.i32(_FRAMING)
     writer.i32(_NORMALIZATION)
     writer.utf(node.message_class)
@@ -864,7 +864,7 @@ def build_try(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> Variants
 
 
 def write_traversable(writer: Writer, node: Variants) -> None:
-    """Write what `read_traversable` reads."""
+    """Write the body of a serializer snapshot as `read_traversable` reads it."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.utf(node.text or "")
     write_nested_list(writer, node.serializers)
@@ -872,7 +872,7 @@ def write_traversable(writer: Writer, node: Variants) -> None:
 
 @register(*_names("TraversableSerializerSnapshot"), write=write_traversable)
 def read_traversable(reader: Reader, head: Head) -> Variants:
-    """Read the source text of the builder (never run), and the element serializer."""
+    """Read the body of a serializer snapshot: source text of the builder (never run), element serializer."""
     outer_version = read_composite_header(reader, head)
     text = reader.utf()
     marks = head.composite_marks(outer_version)
@@ -928,7 +928,7 @@ def build_scala_api_option(marks: CompositeMarks, nested: tuple[Serializer, ...]
 
 
 def write_coproduct(writer: Writer, node: Coproduct) -> None:
-    """Write what `read_coproduct` reads."""
+    """Write the body of a serializer snapshot as `read_coproduct` reads it."""
     if node.snapshot_version == _COMPOSITE:
         write_composite_header(writer, node.snapshot_version, node.outer_version)
         writer.i32(len(node.classes))
@@ -945,7 +945,7 @@ def write_coproduct(writer: Writer, node: Coproduct) -> None:
 
 @register(COPRODUCT, write=write_coproduct)
 def read_coproduct(reader: Reader, head: Head) -> Coproduct:
-    """Read the names of the subtypes and their serializers."""
+    """Read the body of a serializer snapshot: the names of the subtypes and their serializers."""
     head.expect(_UNVERSIONED, _VERSIONED, _COMPOSITE)
     if head.version == _COMPOSITE:
         outer_version = read_composite_header(reader, head)
@@ -958,7 +958,7 @@ def read_coproduct(reader: Reader, head: Head) -> Coproduct:
 
 
 def write_collection(writer: Writer, node: ScalaCollection) -> None:
-    """Write what `read_collection` reads."""
+    """Write the body of a serializer snapshot as `read_collection` reads it."""
     writer.utf(node.serializer_class)
     writer.utf(node.element_class)
     _write_inner(writer, node, node.element)
@@ -966,7 +966,7 @@ def write_collection(writer: Writer, node: ScalaCollection) -> None:
 
 @register(COLLECTION, write=write_collection)
 def read_collection(reader: Reader, head: Head) -> ScalaCollection:
-    """Read the classes of the serializer and of the elements, and the element serializer."""
+    """Read the body of a serializer snapshot: class of the serializer, class of the elements, element serializer."""
     head.expect(_UNVERSIONED, _VERSIONED)
     names = reader.utf(), reader.utf()
     element = _read_inner(reader, head)
@@ -974,7 +974,7 @@ def read_collection(reader: Reader, head: Head) -> ScalaCollection:
 
 
 def write_map(writer: Writer, node: ScalaMap) -> None:
-    """Write what `read_map` and `read_mutable_map` read."""
+    """Write the body of a serializer snapshot as `read_map` and `read_mutable_map` read it."""
     for each in node.nested:
         if node.snapshot_class == MUTABLE_MAP:
             write_nested(writer, each)
@@ -984,20 +984,20 @@ def write_map(writer: Writer, node: ScalaMap) -> None:
 
 @register(SCALA_MAP, write=write_map)
 def read_map(reader: Reader, head: Head) -> ScalaMap:
-    """Read key and value serializer."""
+    """Read the body of a serializer snapshot: key and value serializer."""
     head.expect(_UNVERSIONED, _VERSIONED)
     return ScalaMap(**head.marks, key=_read_inner(reader, head), value=_read_inner(reader, head))
 
 
 @register(MUTABLE_MAP, write=write_map)
 def read_mutable_map(reader: Reader, head: Head) -> ScalaMap:
-    """Read key and value serializer, which always have their versions."""
+    """Read the body of a serializer snapshot: key and value serializer, which always have their versions."""
     head.expect(1)
     return ScalaMap(**head.marks, key=read_nested(reader), value=read_nested(reader))
 
 
 def write_mapped(writer: Writer, node: Mapped) -> None:
-    """Write what `read_mapped` reads."""
+    """Write the body of a serializer snapshot as `read_mapped` reads it."""
     writer.utf(node.mapper)
     if node.snapshot_version == _VERSIONED:
         write_nested(writer, node.inner)
@@ -1007,7 +1007,7 @@ def write_mapped(writer: Writer, node: Mapped) -> None:
 
 @register(MAPPED, write=write_mapped)
 def read_mapped(reader: Reader, head: Head) -> Mapped:
-    """Read the class of the mapper and the nested serializer."""
+    """Read the body of a serializer snapshot: the class of the mapper and the nested serializer."""
     head.expect(_UNVERSIONED, _VERSIONED)
     mapper = reader.utf()
     inner = read_nested(reader) if head.version == _VERSIONED else _find_simple(reader.utf(), head)
@@ -1015,13 +1015,13 @@ def read_mapped(reader: Reader, head: Head) -> Mapped:
 
 
 def write_case_object(writer: Writer, node: CaseObject) -> None:
-    """Write what `read_case_object` reads."""
+    """Write the body of a serializer snapshot as `read_case_object` reads it."""
     writer.utf(node.object_class)
 
 
 @register(f"{PACKAGE}ScalaCaseObjectSerializer$ScalaCaseObjectSerializerSnapshot", write=write_case_object)
 def read_case_object(reader: Reader, head: Head) -> CaseObject:
-    """Read the class of the object."""
+    """Read the body of a serializer snapshot: the class of the object."""
     head.expect(1)
     return CaseObject(**head.marks, object_class=reader.utf())
 

@@ -176,7 +176,7 @@ class _Parser:
         self._next = 0
 
     def declaration(self) -> PythonDeclaration:
-        """Parse the whole text."""
+        """Parse the whole text as the declaration of a state."""
         word = self._peek().lower().removesuffix("descriptor")
         kind = next((each for each in KEYED_KINDS if word == f"{each.lower()}state"), None)
         if kind is None:
@@ -199,7 +199,7 @@ class _Parser:
         return PythonType(word="MAP", children=types) if kind == "MAP" else types[0]
 
     def type(self, depth: int) -> PythonType:
-        """Parse one type."""
+        """Parse the type at the current token, which is nested in `depth` other types."""
         if depth > _MAX_DEPTH:
             raise self._error(f"types are nested more than {_MAX_DEPTH} levels deep")
         name = self._name()

@@ -76,7 +76,7 @@ class SnapshotFunctions:
 
 
 _functions: dict[str, SnapshotFunctions] = {}
-# Functions that make the nodes of each custom node class.
+# Reader and writer of each custom node class; a second serializer with the same node class is refused.
 _makers: dict[type[Serializer], SnapshotFunctions] = {}
 _depth: ContextVar[int] = ContextVar("depth of the snapshot being read", default=0)
 
@@ -254,7 +254,7 @@ def is_simple(snapshot_class: str) -> bool:
 
 
 def read_snapshot(reader: Reader) -> Serializer:
-    """Read a snapshot with the outer version before it, as state meta infos and key serializers store it.
+    """Read a serializer snapshot with the outer version before it, as state meta infos and key serializers store it.
 
     Inside `read_settled`, a snapshot whose class has no reader becomes an `Opaque` node instead of an error.
 
@@ -290,7 +290,7 @@ def _read_whole(reader: Reader, end: int) -> Opaque:
 
 
 def write_snapshot(writer: Writer, serializer: Serializer) -> None:
-    """Write what `read_snapshot` reads."""
+    """Write a serializer snapshot as `read_snapshot` reads it."""
     write_outer_version(writer)
     write_nested(writer, serializer)
 
@@ -400,13 +400,13 @@ def _check_guess(reader: Reader, head: Head) -> None:
 
 
 def write_nested(writer: Writer, serializer: Serializer) -> None:
-    """Write what `read_nested` reads."""
+    """Write a nested snapshot as `read_nested` reads it."""
     write_head(writer, serializer.snapshot_class, serializer.snapshot_version)
     _write_body(writer, serializer)
 
 
 def write_unversioned(writer: Writer, serializer: Serializer) -> None:
-    """Write what `read_unversioned` reads."""
+    """Write a nested snapshot as `read_unversioned` reads it."""
     writer.utf(serializer.snapshot_class)
     _write_body(writer, serializer)
 
@@ -465,14 +465,14 @@ def read_nested_list(reader: Reader, arity: int | None = None) -> tuple[Serializ
 
 
 def write_nested_list(writer: Writer, nested: tuple[Serializer, ...]) -> None:
-    """Write what `read_nested_list` reads."""
+    """Write a list of nested snapshots as `read_nested_list` reads it."""
     write_nested_count(writer, len(nested))
     for each in nested:
         write_nested(writer, each)
 
 
 def write_composite(writer: Writer, node: Serializer) -> None:
-    """Write the body of a composite without outer data: header, nested snapshots."""
+    """Write the body of a composite serializer snapshot without outer data: header, nested snapshots."""
     write_composite_header(writer, node.snapshot_version, _outer_version(node))
     write_nested_list(writer, node.nested)
 

@@ -100,8 +100,8 @@ def claim_serializer(serializer: str, snapshot_classes: tuple[str, ...]) -> None
     if len(snapshot_classes) != 1:
         raise UsageError(
             f"{serializer} has one snapshot class, not {len(snapshot_classes)}",
-            hint="Register what replaces an earlier snapshot class on its own, and say with "
-            "compatibility.register_successor what it makes of the earlier one",
+            hint="Register each snapshot class by itself; if one replaces another, register their comparison with "
+            "compatibility.register_successor",
         )
     (snapshot_class,) = snapshot_classes
     taken = _snapshot_classes.get(serializer, snapshot_class)
@@ -687,7 +687,7 @@ class Marks(TypedDict):
 
 
 class CompositeMarks(Marks):
-    """`Marks` of a composite node."""
+    """`Marks` of a composite node: also the version of its outer data."""
 
     outer_version: int
 
@@ -750,7 +750,7 @@ def read_outer_version(reader: Reader) -> None:
 
 
 def write_outer_version(writer: Writer) -> None:
-    """Write what `read_outer_version` reads."""
+    """Write the outer version as `read_outer_version` reads it."""
     writer.i32(OUTER_VERSION)
 
 
@@ -761,7 +761,7 @@ def read_head(reader: Reader) -> Head:
 
 
 def write_head(writer: Writer, snapshot_class: str, version: int) -> None:
-    """Write what `read_head` reads."""
+    """Write class name and version as `read_head` reads them."""
     writer.utf(snapshot_class)
     writer.i32(version)
 
@@ -786,7 +786,7 @@ def read_composite_header(reader: Reader, head: Head) -> int:
 
 
 def write_composite_header(writer: Writer, version: int, outer_version: int) -> None:
-    """Write what `read_composite_header` reads."""
+    """Write magic and version of the outer data as `read_composite_header` reads them."""
     if version > LAST_LEGACY_COMPOSITE:
         writer.i32(COMPOSITE_MAGIC)
         writer.i32(outer_version)
@@ -809,7 +809,7 @@ def read_nested_count(reader: Reader) -> int:
 
 
 def write_nested_count(writer: Writer, count: int) -> None:
-    """Write what `read_nested_count` reads."""
+    """Write the head of a list of nested snapshots as `read_nested_count` reads it."""
     writer.i32(NESTED_MAGIC)
     writer.i32(NESTED_VERSION)
     writer.i32(count)
@@ -833,7 +833,7 @@ def read_optional_map(reader: Reader) -> list[tuple[str, Reader | None, Reader |
 
 
 def write_optional_map(writer: Writer, entries: Iterable[tuple[str, bytes | None, bytes | None]]) -> None:
-    """Write what `read_optional_map` reads."""
+    """Write a linked optional map as `read_optional_map` reads it."""
     rows = list(entries)
     writer.i64(OPTIONAL_MAP_MAGIC)
     writer.i32(len(rows))

@@ -134,7 +134,7 @@ def unread_state(name: str, backend_type: BackendStateType, unknown: Serializer,
 
 
 def write_state_meta_info(writer: Writer, info: StateMetaInfo) -> None:
-    """Write what `read_state_meta_info` reads."""
+    """Write a meta info as `read_state_meta_info` reads it."""
     writer.utf(info.name)
     writer.i32(_TYPES.index(info.backend_type))
     writer.i32(len(info.options))
@@ -170,7 +170,7 @@ def read_state_meta_infos(reader: Reader) -> tuple[StateMetaInfo, ...]:
 
 
 def write_state_meta_infos(writer: Writer, infos: tuple[StateMetaInfo, ...]) -> None:
-    """Write what `read_state_meta_infos` reads."""
+    """Write meta infos as `read_state_meta_infos` reads them."""
     writer.i16(len(infos))
     for info in infos:
         write_state_meta_info(writer, info)
@@ -250,7 +250,7 @@ def join_infos(first: StateMetaInfo, second: StateMetaInfo) -> StateMetaInfo | N
             return None
         joined.append((role, found))
     whole = replace(first, serializers=tuple(joined))
-    # The serializers have the order of `first`. Everything else must be equal.
+    # The two may have their serializers in different order; the result has that of `first`. All else must be equal.
     return whole if replace(second, serializers=whole.serializers) == whole and len(joined) == len(others) else None
 
 

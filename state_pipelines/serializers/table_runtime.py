@@ -149,7 +149,7 @@ def _fields(members: dict[str, JavaValue]) -> tuple[tuple[str, ...], tuple[Logic
 
 
 def _elements(value: JavaValue) -> tuple[JavaValue, ...]:
-    """Return the elements of a Java list, of the classes that hold the fields of types."""
+    """Return the elements of a Java list, which may be of any class in which SQL types hold their fields."""
     if isinstance(value, JavaArray):
         return tuple(value.values)
     if not isinstance(value, JavaObject):
@@ -216,7 +216,7 @@ def write_row_fields(writer: Writer, node: RowData | PythonRow) -> None:
 
 
 def write_row_data(writer: Writer, node: RowData) -> None:
-    """Write what `read_row_data` reads.
+    """Write the body of a serializer snapshot as `read_row_data` reads it.
 
     Raises:
         ValueRangeError: the node has names that its version cannot store, or another number of names than fields.
@@ -225,9 +225,9 @@ def write_row_data(writer: Writer, node: RowData) -> None:
     if node.snapshot_version >= ROW_VERSION_WITH_NAMES:
         writer.bool(node.names is not None)
     elif node.names is not None:
-        raise ValueRangeError(f"version {node.snapshot_version} of the snapshot of a row holds no names of fields")
+        raise ValueRangeError(f"version {node.snapshot_version} of the snapshot of a row cannot store field names")
     if node.names is not None and len(node.names) != len(node.fields):
-        raise ValueRangeError(f"{len(node.names)} names for {len(node.fields)} fields of a row")
+        raise ValueRangeError(f"a row of {len(node.fields)} fields has {len(node.names)} field names")
     for name in node.names or ():
         writer.utf(name)
 
@@ -249,13 +249,13 @@ def read_row_data(reader: Reader, head: Head) -> RowData:
 
 
 def write_binary_row(writer: Writer, node: BinaryRow) -> None:
-    """Write what `read_binary_row` reads."""
+    """Write the body of a serializer snapshot as `read_binary_row` reads it."""
     writer.i32(node.num_fields)
 
 
 @register(f"{_TYPEUTILS}BinaryRowDataSerializer$BinaryRowDataSerializerSnapshot", write=write_binary_row)
 def read_binary_row(reader: Reader, head: Head) -> BinaryRow:
-    """Read the number of fields."""
+    """Read the body of a serializer snapshot: the number of fields."""
     head.expect(BINARY_ROW_VERSION)
     return BinaryRow(**head.marks, num_fields=reader.i32())
 
@@ -268,7 +268,7 @@ def write_java(writer: Writer, node: ArrayData | MapData | PythonArray | PythonM
 
 @register(f"{_TYPEUTILS}ArrayDataSerializer$ArrayDataSerializerSnapshot", write=write_java)
 def read_array_data(reader: Reader, head: Head) -> ArrayData:
-    """Read the element type and the Java-serialized element serializer."""
+    """Read the body of a serializer snapshot: the element type and the Java-serialized element serializer."""
     head.expect(ARRAY_DATA_VERSION)
     raw_type, element_type = read_logical_type(reader)
     raw_serializer, _ = read_java(reader)
@@ -277,7 +277,7 @@ def read_array_data(reader: Reader, head: Head) -> ArrayData:
 
 @register(f"{_TYPEUTILS}MapDataSerializer$MapDataSerializerSnapshot", write=write_java)
 def read_map_data(reader: Reader, head: Head) -> MapData:
-    """Read key and value type, then the two Java-serialized serializers."""
+    """Read the body of a serializer snapshot: key and value type, then the two Java-serialized serializers."""
     head.expect(MAP_DATA_VERSION)
     raw_key, key_type = read_logical_type(reader)
     raw_value, value_type = read_logical_type(reader)
@@ -286,26 +286,26 @@ def read_map_data(reader: Reader, head: Head) -> MapData:
 
 
 def write_decimal(writer: Writer, node: Decimal) -> None:
-    """Write what `read_decimal` reads."""
+    """Write the body of a serializer snapshot as `read_decimal` reads it."""
     writer.i32(node.precision)
     writer.i32(node.scale)
 
 
 @register(f"{_TYPEUTILS}DecimalDataSerializer$DecimalSerializerSnapshot", write=write_decimal)
 def read_decimal(reader: Reader, head: Head) -> Decimal:
-    """Read precision and scale."""
+    """Read the body of a serializer snapshot: precision and scale."""
     head.expect(DECIMAL_VERSION)
     return Decimal(**head.marks, precision=reader.i32(), scale=reader.i32())
 
 
 def write_timestamp(writer: Writer, node: TimestampData) -> None:
-    """Write what `read_timestamp` reads."""
+    """Write the body of a serializer snapshot as `read_timestamp` reads it."""
     writer.i32(node.precision)
 
 
 @register(f"{_TYPEUTILS}TimestampDataSerializer$TimestampDataSerializerSnapshot", write=write_timestamp)
 def read_timestamp(reader: Reader, head: Head) -> TimestampData:
-    """Read the precision."""
+    """Read the body of a serializer snapshot: the precision."""
     head.expect(TIMESTAMP_VERSION)
     return TimestampData(**head.marks, precision=reader.i32())
 
@@ -323,7 +323,7 @@ def build_window_key(marks: CompositeMarks, nested: tuple[Serializer, ...]) -> W
 
 
 def write_external(writer: Writer, node: External) -> None:
-    """Write what `read_external` reads."""
+    """Write the body of a serializer snapshot as `read_external` reads it."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     writer.take(node.java_type)
     writer.bool(node.is_internal_input)
@@ -342,7 +342,7 @@ def read_external(reader: Reader, head: Head) -> External:
 
 
 def write_linked_list(writer: Writer, node: LinkedListOf) -> None:
-    """Write what `read_linked_list` reads."""
+    """Write the body of a serializer snapshot as `read_linked_list` reads it."""
     write_composite_header(writer, node.snapshot_version, node.outer_version)
     if node.outer_version > FIRST_LIST_WITH_NULLS:
         writer.bool(node.has_null_mask)
@@ -351,7 +351,7 @@ def write_linked_list(writer: Writer, node: LinkedListOf) -> None:
 
 @register(f"{_TYPEUTILS}LinkedListSerializer$LinkedListSerializerSnapshot", write=write_linked_list)
 def read_linked_list(reader: Reader, head: Head) -> LinkedListOf:
-    """Read whether lists mark nulls, and the element serializer."""
+    """Read the body of a serializer snapshot: whether lists mark nulls, and the element serializer."""
     outer_version = read_composite_header(reader, head)
     stored = outer_version > FIRST_LIST_WITH_NULLS
     has_null_mask = reader.bool() if stored else outer_version == FIRST_LIST_WITH_NULLS
@@ -360,14 +360,14 @@ def read_linked_list(reader: Reader, head: Head) -> LinkedListOf:
 
 
 def write_sorted_map(writer: Writer, node: SortedMapOf) -> None:
-    """Write what `read_sorted_map` reads."""
+    """Write the body of a serializer snapshot as `read_sorted_map` reads it."""
     writer.take(node.comparator)
     write_nested_list(writer, node.nested)
 
 
 @register(f"{_TYPEUTILS}SortedMapSerializerSnapshot", write=write_sorted_map)
 def read_sorted_map(reader: Reader, head: Head) -> SortedMapOf:
-    """Read the Java-serialized comparator, then key and value serializer."""
+    """Read the body of a serializer snapshot: the Java-serialized comparator, then key and value serializer."""
     head.expect(SORTED_MAP_VERSION)
     comparator, _ = read_java(reader)
     key, value = read_nested_list(reader, 2)
@@ -375,7 +375,7 @@ def read_sorted_map(reader: Reader, head: Head) -> SortedMapOf:
 
 
 def write_row_data_key(writer: Writer, node: RowDataKey) -> None:
-    """Write what `read_row_data_key` reads."""
+    """Write the body of a serializer snapshot as `read_row_data_key` reads it."""
     for raw in node.java:
         writer.take(raw)
     write_nested(writer, node.inner)
@@ -383,7 +383,7 @@ def write_row_data_key(writer: Writer, node: RowDataKey) -> None:
 
 @register(f"{_SEQUENCED}RowDataKeySerializerSnapshot", write=write_row_data_key)
 def read_row_data_key(reader: Reader, head: Head) -> RowDataKey:
-    """Read the Java-serialized equaliser and hash function, then the row serializer."""
+    """Read the body of a serializer snapshot: Java-serialized equaliser and hash function, row serializer."""
     head.expect(ROW_DATA_KEY_VERSION)
     java = (read_java(reader)[0], read_java(reader)[0])
     return RowDataKey(**head.marks, inner=read_nested(reader), java=java)
@@ -476,13 +476,13 @@ def to_internal(of: LogicalType) -> Serializer:
 
 
 def write_python_row(writer: Writer, node: PythonRow) -> None:
-    """Write what `read_python_row` reads."""
+    """Write the body of a serializer snapshot as `read_python_row` reads it."""
     write_row_fields(writer, node)
 
 
 @register(_ROW, write=write_python_row)
 def read_python_row(reader: Reader, head: Head) -> PythonRow:
-    """Read the logical types, then as many field serializers."""
+    """Read the body of a serializer snapshot: the logical types, then as many field serializers."""
     head.expect(ROW_VERSION)
     streams = [read_logical_type(reader) for _ in range(reader.count(_SMALLEST_STREAM))]
     return PythonRow(
@@ -526,14 +526,14 @@ def read_python_map(reader: Reader, head: Head) -> PythonMap:
 
 
 def write_python_decimal(writer: Writer, node: PythonDecimal) -> None:
-    """Write what `read_python_decimal` reads."""
+    """Write the body of a serializer snapshot as `read_python_decimal` reads it."""
     writer.i32(node.precision)
     writer.i32(node.scale)
 
 
 @register(_DECIMAL, write=write_python_decimal)
 def read_python_decimal(reader: Reader, head: Head) -> PythonDecimal:
-    """Read precision and scale."""
+    """Read the body of a serializer snapshot: precision and scale."""
     head.expect(VERSION)
     return PythonDecimal(**head.marks, precision=reader.i32(), scale=reader.i32())
 
@@ -579,7 +579,7 @@ _YEAR_UNITS = ("YEAR", "MONTH")
 
 
 def parse_sql_type(text: str) -> LogicalType:
-    """Parse a SQL type.
+    """Parse a SQL type, such as `DECIMAL(10, 2) NOT NULL`.
 
     Raises:
         UsageError: the text is not a type; the message names the character.
@@ -618,7 +618,7 @@ def is_sql_word(word: str) -> bool:
 
 
 class _TypeParser:
-    """A cursor over the tokens of a text, which may begin and end inside a larger one."""
+    """Parser of a SQL type or of columns: a cursor over the tokens of a text, which may go on after the type."""
 
     def __init__(self, text: str, position: int = 0) -> None:
         self.text = text
@@ -955,7 +955,8 @@ def _with_fields(content: JavaValue, of: LogicalType) -> JavaValue:
     if not isinstance(content, JavaObject):
         return content
     if content.class_name != _ARRAY_LIST:
-        # `Collections.UnmodifiableRandomAccessList` refers to its list in two fields.
+        # A wrapper; `Collections.UnmodifiableRandomAccessList` refers to its list in two fields, and both get the new
+        # one.
         inner = next(each for each in content.fields.values() if isinstance(each, JavaObject))
         made = _with_fields(inner, of)
         return _with_values(content, {name: made for name, each in content.fields.items() if each is inner})
@@ -1029,7 +1030,7 @@ def _unknown(of: LogicalType) -> UsageError:
     name = f"{of.root} {of.class_name}" if of.class_name else f"{of.root}<{inner}>" if inner else of.root
     return UsageError(
         f"the serializer of the SQL type {name} cannot be built from text",
-        hint="Its Java stream is only in the snapshots that have it",
+        hint="The Java stream of this type is not known here; take the serializer from a snapshot that has the type",
     )
 
 

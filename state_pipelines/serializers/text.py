@@ -115,7 +115,7 @@ def parse(text: str, make_kryo: Callable[[str], Serializer] | None = None) -> Se
 
 
 class _Parser:
-    """A cursor over the text."""
+    """Recursive-descent parser of the text of a serializer; `position` is that of the next character."""
 
     def __init__(self, text: str, make_kryo: Callable[[str], Serializer] | None = None) -> None:
         self.text = text
@@ -310,7 +310,7 @@ class _Parser:
             node = read_nested(reader)
             reader.expect_end("the snapshot")
         except StateError as error:
-            raise self.error(f"no snapshot of {name}: {error.what}", start, error.hint) from None
+            raise self.error(f"the bytes are not a snapshot of {name}: {error.what}", start, error.hint) from None
         return node
 
     def row_data(self) -> Serializer:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Serializer:
-    """A node of a serializer tree.
+    """A node of a serializer tree: what a serializer snapshot stores about one serializer.
 
     Attributes:
         snapshot_class: binary name of the `TypeSerializerSnapshot` class, as written.
@@ -312,7 +312,7 @@ class Either(Composite):
 
 @dataclass(frozen=True, kw_only=True)
 class Nullable(Composite):
-    """`NullableSerializer`: a null flag, padded or not."""
+    """`NullableSerializer`: a null flag, then the value; zero bytes may follow the flag of a null."""
 
     inner: Serializer
     padding: int = 0
@@ -375,7 +375,7 @@ class Pojo(Serializer):
 
 @dataclass(frozen=True, kw_only=True)
 class KryoRegistration:
-    """An entry of the Kryo registrations.
+    """An entry of the Kryo registrations, or of the default serializers of Kryo, in a serializer snapshot.
 
     Attributes:
         class_name: the registered class (key of the map).
@@ -500,7 +500,7 @@ class PythonArray(Serializer):
 
 @dataclass(frozen=True, kw_only=True)
 class PythonMap(Serializer):
-    """`MapDataSerializer` of PyFlink; as `PythonArray`."""
+    """`MapDataSerializer` of PyFlink; `java` holds the Java streams as written, key and value follow from the types."""
 
     key_type: LogicalType
     value_type: LogicalType
@@ -613,7 +613,7 @@ class Mapped(Serializer):
 
 @dataclass(frozen=True, kw_only=True)
 class CaseObject(Serializer):
-    """`ScalaCaseObjectSerializer`: no bytes."""
+    """`ScalaCaseObjectSerializer` of flink-scala-api: a Scala object, which has no bytes in the data."""
 
     object_class: str
 
@@ -791,7 +791,7 @@ class MapData(Serializer):
 
 @dataclass(frozen=True, kw_only=True)
 class Decimal(Serializer):
-    """`DecimalDataSerializer`."""
+    """`DecimalDataSerializer`: SQL decimals of the table runtime."""
 
     precision: int
     scale: int
@@ -799,7 +799,7 @@ class Decimal(Serializer):
 
 @dataclass(frozen=True, kw_only=True)
 class TimestampData(Serializer):
-    """`TimestampDataSerializer`."""
+    """`TimestampDataSerializer`: SQL timestamps of the table runtime."""
 
     precision: int
 
@@ -933,7 +933,7 @@ class BackendStateType(StrEnum):
 
 
 class StateKind(StrEnum):
-    """Kind of a state.
+    """Kind of a state, such as VALUE, LIST, TIMER or BROADCAST.
 
     Keyed state has the names of Flink's `StateDescriptor.Type`, operator state those of `OperatorStateHandle.Mode`.
     The names for timers, for state that only its operator can read, and for network buffers are not Flink's.
@@ -966,7 +966,7 @@ OPERATOR_KINDS = (*LIST_KINDS, StateKind.BROADCAST)
 
 @dataclass(frozen=True, kw_only=True)
 class StateMetaInfo:
-    """The meta information of one state.
+    """Flink's meta information of one registered state (`StateMetaInfoSnapshot`): name, kind, options, serializers.
 
     Attributes:
         name: state name, unique in its backend.

@@ -109,7 +109,7 @@ def test_error_names_the_place(layout: lay.Layout, data: str, path: str, offset:
         (PERSON, "0801", "an object is of registered subclass 1, which the serializer of Person does not list"),
         (lay.Constants(("A",)), "00000001", "index 1 is outside the 1 constants of the enum"),
         (lay.Constants(("A",)), "ffffffff", "index -1 is outside the 1 constants"),
-        (lay.Constant(b"\x2a"), "2b", "the bytes are not the 2a"),
+        (lay.Constant(b"\x2a"), "2b", "the bytes are not 2a, the only ones that"),
         (lay.MeasuredKey(TEXT), "026103", "the length stored after a key is not its size of 2 bytes"),
         (lay.Sequence(I32), "7fffffff", "a count of 2147483647 does not fit in the 0 bytes left"),
         (lay.Sequence(lay.Constant(b"")), "7fffffff", "a count of 2147483647 does not fit"),

@@ -96,6 +96,6 @@ def test_entries_of_a_map_are_put_and_removed() -> None:
 @pytest.mark.parametrize(("info", "first"), [(LIST, b""), (MAP, utf(""))], ids=lambda each: str(each))
 def test_several_values_in_one_change_have_no_known_ends(info: StateMetaInfo, first: bytes) -> None:
     changes = [change(5, StateChangeOperation.ADD, KEY + count(2) + first + b"\0one\0two")]
-    with pytest.raises(UnsupportedError, match="several values in one change") as caught:
+    with pytest.raises(UnsupportedError, match="a logged change holds several values") as caught:
         replay_one(info, changes)
     assert f"--serializer '{NAME}=LAYOUT'" in caught.value.hint

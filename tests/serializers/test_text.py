@@ -204,7 +204,7 @@ def test_a_snapshot_without_content_needs_no_version() -> None:
         ("Snapshot<com.acme.Nobody>(1)", "no reader is registered for the serializer snapshot class com.acme.Nobody"),
         (f"Snapshot<{COUNTER}>(7, 0x00000008)", "version 7 of .* is not supported"),
         (f"Snapshot<{COUNTER}>(1, 0x0000)", "4 bytes expected but only 2 are left"),
-        (f"Snapshot<{COUNTER}>(1, 0x000000080A)", "no snapshot of"),
+        (f"Snapshot<{COUNTER}>(1, 0x000000080A)", "the bytes are not a snapshot of"),
         (f"Snapshot<{COUNTER}>(1, 8)", "the body of the snapshot as 0x"),
     ],
 )

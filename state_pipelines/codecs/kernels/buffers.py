@@ -16,7 +16,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 @dataclass(frozen=True)
 class ColumnKind:
-    """The content of one kernel column.
+    """Kind of values in one kernel column (a buffer that the compiled functions fill or read).
 
     Attributes:
         width: bytes of a fixed value; 0 for i32 offsets (bytes or list); -1 for a struct, which holds nothing.
@@ -165,5 +165,5 @@ class InputColumns:
         self.set_validity(index, array)
 
     def rewind(self) -> None:
-        """Put every cursor back to the start."""
+        """Reset the cursor of every column to its first value, because the kernel starts again."""
         self.table[op.COUNT] = 0

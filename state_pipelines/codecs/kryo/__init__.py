@@ -73,7 +73,7 @@ def read_kryo(
     classes: FieldLists = _NONE_DECLARED,
     messages: MessageTypes | None = None,
 ) -> object:
-    """Read exactly one graph; its end need not be known.
+    """Read exactly one object graph that Kryo wrote; its end need not be known.
 
     Args:
         reader: the cursor; afterwards after the last byte of the graph.
@@ -108,7 +108,7 @@ def read_kryo_span(
     classes: FieldLists = _NONE_DECLARED,
     messages: MessageTypes | None = None,
 ) -> object:
-    """Read a graph that reaches to the end of `reader`; an undecodable value becomes `Undecoded`.
+    """Read an object graph that reaches to the end of `reader`; an undecodable value becomes `Undecoded`.
 
     Raises:
         FormatError: the bytes are no Kryo graph, or some are left over.

@@ -72,7 +72,7 @@ def read_varlong(reader: Reader) -> int:
 
 
 def write_varlong(writer: Writer, value: int) -> None:
-    """Write what `read_varlong` reads; negative numbers go as their two's complement."""
+    """Write a number as `read_varlong` reads it; a negative number is written as its two's complement."""
     value &= _LONG - 1
     for _ in range(8):
         if value < 0x80:
@@ -93,7 +93,7 @@ def read_positive_int(reader: Reader) -> int:
 
 
 def write_positive_int(writer: Writer, value: int) -> None:
-    """Write what `read_positive_int` reads."""
+    """Write a number as `read_positive_int` reads it."""
     _check(value, 32)
     writer.varint(value & 0xFFFFFFFF)
 
@@ -104,7 +104,7 @@ def read_int(reader: Reader) -> int:
 
 
 def write_int(writer: Writer, value: int) -> None:
-    """Write what `read_int` reads."""
+    """Write a number as `read_int` reads it."""
     _check(value, 32)
     writer.varint((value << 1 ^ value >> 31) & 0xFFFFFFFF)
 
@@ -115,13 +115,13 @@ def read_long(reader: Reader) -> int:
 
 
 def write_long(writer: Writer, value: int) -> None:
-    """Write what `read_long` reads."""
+    """Write a number as `read_long` reads it."""
     _check(value, 64)
     write_varlong(writer, value << 1 ^ value >> 63)
 
 
 def write_positive_long(writer: Writer, value: int) -> None:
-    """Write what `read_positive_long` reads."""
+    """Write a number as `read_positive_long` reads it."""
     _check(value, 64)
     write_varlong(writer, value)
 
@@ -134,7 +134,7 @@ def read_fixed(reader: Reader, kind: str, version: Version) -> int | float:
 
 
 def write_fixed(writer: Writer, kind: str, value: object, version: Version) -> None:
-    """Write what `read_fixed` reads."""
+    """Write a number as `read_fixed` reads it."""
     layout = _FIXED[kind][version == 5]
     try:
         writer.take(layout.pack(value))
@@ -152,7 +152,7 @@ def read_flagged(reader: Reader) -> tuple[bool, int]:
 
 
 def write_flagged(writer: Writer, flag: bool, value: int) -> None:
-    """Write what `read_flagged` reads."""
+    """Write a flag and a number as `read_flagged` reads them."""
     first = value & 0x3F | flag << 7
     if value > 0x3F:
         writer.u8(first | 0x40)
@@ -202,7 +202,7 @@ def _read_units(reader: Reader, size: int) -> str:
 def write_string(
     writer: Writer, text: str | None, version: Version, *, short: bool = True, any_length: bool = False
 ) -> None:
-    """Write what `read_string` reads; `short` allows marked ASCII, `any_length` allows it for long texts, too."""
+    """Write a string as `read_string` reads it; `short` allows marked ASCII, `any_length` also for long texts."""
     if text is None:
         writer.u8(0x80)
         return
@@ -305,7 +305,7 @@ MAX_SUPER_CLASSES = 256
 
 @dataclass(frozen=True)
 class JavaType:
-    """A declared type.
+    """Declared Java type of a field, such as `List<String>`.
 
     Attributes:
         name: a primitive, a full class name, a type parameter, or `[]` for an array of its only argument.
@@ -647,7 +647,7 @@ class CollectionVariant(Enum):
 
 @dataclass(frozen=True)
 class Shape:
-    """Layout of a collection class.
+    """Way in which Kryo writes a collection class.
 
     Attributes:
         kind: list, set or map.

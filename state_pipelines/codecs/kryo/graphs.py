@@ -486,7 +486,7 @@ def class_of(value: object) -> str:
     if name is None:
         raise ValueRangeError(
             f"{type(value).__name__} {value!r} has no Java class",
-            hint="Say it with a TypedValue, CollectionValue, MapValue or ObjectValue",
+            hint="Give the value as a TypedValue, CollectionValue, MapValue or ObjectValue, which name the class",
         )
     return name
 
@@ -556,7 +556,7 @@ class GraphWriter:
         if index is not None:
             writer.varint(index + 2)
             return
-        # Python interns short strings, so their identity is meaningless.
+        # Python has only one object for equal strings of one character or none, also where Java had two objects.
         if not isinstance(value, str | bytes) or len(value) > 1:
             self.met[id(value)] = len(self.met_objects)
         # The list also keeps the objects alive: Python could give the id of a freed object to another one.

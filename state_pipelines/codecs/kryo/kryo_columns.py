@@ -94,7 +94,7 @@ _NONE_DECLARED = FieldLists()
 
 
 class Conversion(NamedTuple):
-    """The layout of one Java type, and the conversions from and to values of the scalar codec."""
+    """The layout of the columns for one Java type, and the conversions from and to values of the scalar codec."""
 
     layout: lay.Layout
     read: Change
@@ -102,7 +102,7 @@ class Conversion(NamedTuple):
 
 
 def find_kryo(layout: lay.Dynamic) -> Conversion:
-    """Return the conversion of the values of a Kryo serializer; the caller handles null."""
+    """Return the conversion between values of a Kryo serializer and columns; the caller handles null."""
     version: Version = 2 if layout.kryo_version == 2 else 5
     serializer: tree.Kryo = layout.serializer  # type: ignore[assignment]
     return _find(serializer, version, layout.classes or _NONE_DECLARED, layout.messages)
@@ -182,8 +182,8 @@ class _ConversionFinder:
 
         def check(value: Any, expected: type[MapValue | CollectionValue]) -> None:
             fits = isinstance(value, expected) and (open_class or value.class_name == of.name)
-            # A column cannot store a comparator, so the collection could not be written back. A field declared as an
-            # interface cannot be written back anyway.
+            # A column cannot store a comparator, so a collection with one could not be written back. A value of a field
+            # declared as an interface cannot be written back anyway, so there the comparator may be dropped.
             if not fits or (not open_class and value.comparator is not None):
                 raise _misfit(of.name, value)
 

@@ -465,7 +465,7 @@ class ClassTable:
         self.version = version
         self.classes = classes
         self.known = known_classes(version)
-        # Registering a class again keeps its id and takes no new one.
+        # A class that Kryo or Flink has registered already keeps its id when a job registers it again.
         self.first = first_ids(version)
         fixed = _FLINK_IDS | {name: index for index, name in enumerate(self.first)}
         self.registered = [each.class_name for each in serializer.registrations if each.class_name not in fixed]

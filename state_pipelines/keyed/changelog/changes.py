@@ -85,7 +85,7 @@ _TAIL = 3
 
 
 class StateChangeOperation(IntEnum):
-    """`StateChangeOperation`; the byte in front of a change."""
+    """Operations of logged changes (Flink's `StateChangeOperation`); the number is the first byte of a change."""
 
     CLEAR = 0
     SET = 1
@@ -119,13 +119,13 @@ class MetadataChange:
 
 @dataclass(frozen=True)
 class DataChange:
-    """One operation on one state.
+    """Logged change of the data of a state: one operation, such as a new value of a key.
 
     Attributes:
         operation: what was done.
         state_id: the id that an earlier metadata change has given to the state.
-        payload: key and namespace, then the operands (of timers only the timers); without their layouts, the fields
-            cannot be separated.
+        payload: bytes after operation and state id: key and namespace, then what the operation adds, sets or removes
+            (for timers only the timers). No lengths are stored: only layouts separate the fields.
     """
 
     operation: StateChangeOperation
@@ -136,7 +136,7 @@ class DataChange:
 def read_metadata_change(
     change: bytes, name: str | None = None, declared: Sequence[DeclaredSerializer] = ()
 ) -> MetadataChange:
-    """Read a change of key group -1.
+    """Read a metadata change, which is logged under key group -1.
 
     Where a serializer has no reader and the end of its snapshot cannot be proven, placeholders replace the serializers
     from there on, and neither TTL nor default value is known. Such a change cannot be written again.
@@ -183,7 +183,10 @@ def _read_metadata_change(reader: Reader) -> MetadataChange:
             default_value = reader.take(reader.remaining - _TAIL)
     state_id = reader.u16()
     if (code := reader.u8()) != _TYPE_CODES.get(info.backend_type):
-        raise reader.error(f"{code} is not the code of {info.backend_type} state {info.name}", reader.position - 1)
+        raise reader.error(
+            f"a metadata change ends with {code}, which is not the type code of {info.backend_type} state {info.name}",
+            reader.position - 1,
+        )
     reader.expect_end("the change of metadata")
     return MetadataChange(
         version=version, info=info, state_id=state_id, ttl_config=ttl_config, default_value=default_value
@@ -191,7 +194,7 @@ def _read_metadata_change(reader: Reader) -> MetadataChange:
 
 
 def write_metadata_change(change: MetadataChange) -> bytes:
-    """Mirror of `read_metadata_change`.
+    """Return the bytes of a metadata change; the mirror of `read_metadata_change`.
 
     Raises:
         UsageError: the state is not keyed state, or a priority queue has TTL or a default value.
@@ -214,7 +217,10 @@ def write_metadata_change(change: MetadataChange) -> bytes:
 
 
 def write_change_set(writer: Writer, changes: Iterable[LoggedChange]) -> None:
-    """Write one change set by ascending key group, so metadata (key group -1) comes first; keep the order inside."""
+    """Write one change set by ascending key group, so metadata (key group -1) comes first.
+
+    The changes of a key group keep their order.
+    """
     groups: dict[int, list[LoggedChange]] = {}
     for change in changes:
         groups.setdefault(change.key_group, []).append(change)
@@ -234,7 +240,8 @@ def is_compressed(flag: bytes, name: str) -> bool:
     """
     if flag not in (bytes((_PLAIN,)), bytes((_COMPRESSED,))):
         raise FormatError(
-            f"a stream of changes does not begin with {flag.hex() or 'nothing'}", where=Where(file=name, offset=0)
+            f"a stream of changes begins with {flag.hex() or 'nothing'}, not with 00 (uncompressed) or 01 (compressed)",
+            where=Where(file=name, offset=0),
         )
     return flag[0] == _COMPRESSED
 
@@ -271,7 +278,7 @@ class ChangeFiles:
     """Files of changes of one snapshot, each opened once; several handles name parts of one file.
 
     Args:
-        streams: reads and keeps the files.
+        streams: reads the files, and caches small ones.
     """
 
     def __init__(self, streams: KeptStreams | None = None) -> None:
@@ -307,7 +314,7 @@ class ChangeData:
     streams: KeptStreams
 
     def read(self, start: int, end: int) -> Bytes:
-        """u8, the data from `start` up to `end`; of a compressed stream only the chunks that hold it are read.
+        """Return the data from `start` up to `end`, u8; of a compressed stream only the chunks that hold it are read.
 
         Raises:
             FormatError: the range is outside the data, or a chunk is damaged.
@@ -332,7 +339,7 @@ class ChangeData:
 
 
 class Lookahead:
-    """Reader of positions in mostly ascending order; it reads ahead, so that positions near each other take one read.
+    """Buffered reader of bytes at mostly ascending positions; it reads ahead, so that near ones take one read.
 
     Args:
         read: returns the bytes from a start up to an end position.
@@ -348,7 +355,7 @@ class Lookahead:
         self._held: Bytes = np.zeros(0, np.uint8)
 
     def take(self, start: int, size: int) -> Bytes:
-        """u8, `size` bytes from `start` on; fewer only where the data ends."""
+        """Return `size` bytes from `start` on, u8; fewer only where the data ends."""
         stop = min(start + size, self.size)
         if start < self._start or stop > self._start + len(self._held):
             self._held = self._read(start, min(max(stop, start + self._ahead), self.size))
@@ -356,7 +363,7 @@ class Lookahead:
         return self._held[start - self._start : max(start, stop) - self._start]
 
     def take_held(self, start: int) -> Bytes:
-        """u8, the buffered bytes from `start` on, read if there are none; empty only at the end of the data."""
+        """Return the buffered bytes from `start` on, u8; read more if there are none. Empty at the end of the data."""
         self.take(start, 1)
         return self._held[start - self._start :]
 
@@ -416,7 +423,7 @@ def read_groups(ahead: Lookahead, data: ChangeData, offset: int) -> Iterator[Pos
         rows = np.zeros((min(left, len(held) // 8), COUNT + 1), np.int64)
         found, after = find_groups(held.ctypes.data, len(held), position, rows)
         if not found:
-            # The change reaches beyond the window, or its length is wrong.
+            # The buffer ends inside the group, or a length in the group is wrong: pass over its changes one by one.
             count = _read_count(ahead, data, position, 4)
             if position + 8 > data.size:
                 raise misfit(data.stream.name, position)
@@ -450,7 +457,7 @@ def _skip(ahead: Lookahead, data: ChangeData, position: int, count: int) -> int:
         count -= skipped
         position += after
         if count and not skipped:
-            # The change reaches beyond the window, or its length is wrong.
+            # The buffer ends inside the change, or the length of the change is wrong.
             size = _read_i32(ahead, position)
             if size < _SMALLEST or len(ahead.take(position, 4 + size)) < 4 + size:
                 raise misfit(data.stream.name, position)
@@ -458,9 +465,11 @@ def _skip(ahead: Lookahead, data: ChangeData, position: int, count: int) -> int:
 
 
 def misfit(name: str, position: int) -> FormatError:
-    """The error of a change that does not fit, for the caller to raise."""
+    """Make the error for a change whose length does not fit its change set, for the caller to raise."""
     where = Where(file=name, offset=position + FLAG)
-    return FormatError("a change reaches beyond its change set or is shorter than its head", where=where)
+    return FormatError(
+        "a logged change reaches beyond its change set, or is shorter than its operation and state id", where=where
+    )
 
 
 def require_inside(data: ChangeData, offset: int) -> None:
@@ -587,9 +596,9 @@ class StatedSize:
     """Size that a handle declares for its change sets, to be compared with their actual size.
 
     Attributes:
-        sets: indexes of its change sets in the log.
+        sets: indexes, in the log, of the change sets of the handle.
         size: the declared size.
-        stored: bytes of its streams.
+        stored: bytes of the streams that hold these change sets.
     """
 
     sets: range
@@ -650,7 +659,7 @@ class ChangeLog:
         return ChangeLog, (self.sets, self.size, self.stated)
 
     def metadata(self, declared: Sequence[DeclaredSerializer] = ()) -> list[list[MetadataChange]]:
-        """The metadata changes of every change set.
+        """Return the metadata changes of every change set.
 
         Args:
             declared: snapshot classes that the user declares.
@@ -667,7 +676,7 @@ class ChangeLog:
         return [found[number] for number in range(len(self.sets))]
 
     def sizes(self, key_groups: KeyGroupRange) -> Positions:
-        """i64[n], bytes of changes of each key group.
+        """Return the bytes of changes of each key group, i64[n].
 
         Raises:
             FormatError: the bytes are not change sets.
@@ -678,7 +687,7 @@ class ChangeLog:
         return sizes
 
     def read(self, key_groups: KeyGroupRange) -> Changes:
-        """The data changes of some key groups; only their bytes are read, once their positions are known.
+        """Return the data changes of some key groups; only their bytes are read, once their positions are known.
 
         Raises:
             FormatError: the bytes are not change sets.
@@ -734,15 +743,16 @@ class ChangeLog:
 
     @cached_property
     def _data(self) -> dict[int, ChangeData]:
-        """The stream of each change set."""
+        """The data of the stream that holds each change set, by index of the set."""
         return {number: data for data, numbers in self._streams for number in numbers}
 
     @cached_property
     def _groups(self) -> Positions:
-        """i64[g, 5], ascending by key group, then by change set: see `GROUP` to `COUNT`."""
+        """Groups of data changes, i64[g, 5] with the columns `GROUP` to `COUNT`; by key group, then by change set."""
         found = [np.zeros((0, COUNT + 1), np.int64)]
         sizes = [0] * len(self.sets)
-        # Only a handle that was not cut by a change of parallelism declares a size; its sets hold no other key groups.
+        # A handle that declares a size was not cut by a change of parallelism, so its change sets hold the changes of
+        # its own key groups only.
         whole = {number for each in self.stated for number in each.sets}
         for data, numbers in self._streams:
             ahead = Lookahead(data.read, data.size)
@@ -768,8 +778,8 @@ class ChangeLog:
     def _check_sizes(self, sizes: Sequence[int]) -> None:
         """Make sure that no change set of a handle is missing or has been replaced by another one.
 
-        Handles of Flink declare the bytes of all changes without their lengths (`StateChangeSet.getSize`); handles that
-        the DataStream functions of this package write declare the bytes of the stream.
+        Flink declares in a handle the bytes of all changes without their length fields (`StateChangeSet.getSize`); the
+        DataStream functions of this package declare the bytes of the stream.
         """
         for each in self.stated:
             found = sum(sizes[number] for number in each.sets)
@@ -846,7 +856,7 @@ def _require_distinct(sets: Sequence[ChangeSet]) -> None:
 
 
 def _read_metadata(ahead: Lookahead, data: ChangeData, offset: int) -> list[bytes]:
-    """The metadata changes of a change set, which come first in it."""
+    """Return the bytes of the metadata changes of a change set, which come first in it."""
     require_inside(data, offset)
     found = ahead.take_held(offset)
     while True:
@@ -854,7 +864,7 @@ def _read_metadata(ahead: Lookahead, data: ChangeData, offset: int) -> list[byte
             return _parse_metadata(Reader(found.tobytes(), data.stream.name))
         except FormatError as error:
             if offset + len(found) >= data.size:
-                # The data ends here: more bytes would not help.
+                # All bytes up to the end of the data were parsed, so reading more does not help: the data is damaged.
                 position = None if error.where.offset is None else error.where.offset + offset + FLAG
                 error.where = Where(file=data.stream.name, offset=position)
                 raise
@@ -868,7 +878,7 @@ def _parse_metadata(reader: Reader) -> list[bytes]:
     if key_group != METADATA_KEY_GROUP:
         return []
     if count < 0:
-        raise reader.error(f"a change set has {count} changes of metadata")
+        raise reader.error(f"a change set states a negative number of metadata changes: {count}")
     return [reader.bytes32() for _ in range(count)]
 
 
@@ -902,7 +912,8 @@ def check_changelog_handle(handle: ChangelogStateBackendHandle, file: str) -> No
 def find_missing_changes(handle: ChangelogStateBackendHandle) -> Iterator[str]:
     """Yield contradictions within a handle and within the handles of its changes; no change is read."""
     found = [problem for change in handle.non_materialized for problem in _find_own(change)]
-    # Flink drops a base that has no key group of the handle (`IncrementalRemoteKeyedStateHandle.getIntersection`).
+    # Flink drops a base without key groups of the handle (`IncrementalRemoteKeyedStateHandle.getIntersection`), so that
+    # such a base in a handle is a contradiction.
     found += [
         f"the materialized state of key groups {base.key_groups.start}-{base.key_groups.end} is in a changelog "
         f"handle of key groups {handle.key_groups.start}-{handle.key_groups.end}"
@@ -914,7 +925,7 @@ def find_missing_changes(handle: ChangelogStateBackendHandle) -> Iterator[str]:
 
 
 def find_missing_base(handle: ChangelogStateBackendHandle) -> str | None:
-    """Text for a handle that counts materializations but has no materialized state; None for others.
+    """Describe the contradiction in a handle that counts materializations but has no materialized state; else None.
 
     Flink materializes only after a change, for which a state is registered, so that the base is not empty.
     """
@@ -936,7 +947,7 @@ def _find_own(change: KeyedStateHandle) -> Iterator[str]:
 
 
 def _compare_sequence_numbers(change: InMemoryChangelogStateHandle) -> Iterator[str]:
-    """Compare the number of changes with the sequence numbers.
+    """Compare the number of changes in an in-memory handle with the range of sequence numbers that it states.
 
     Each change has its own number. A change of parallelism does not remove changes from the handle: an intersection
     is the whole handle (`InMemoryChangelogStateHandle.getIntersection`).
@@ -950,7 +961,10 @@ def _compare_sequence_numbers(change: InMemoryChangelogStateHandle) -> Iterator[
 
 
 def _compare_sizes(change: ChangelogStateHandleStream) -> Iterator[str]:
-    """Compare the sizes in a handle; they are 0 after a change of parallelism has cut it (`getIntersection`)."""
+    """Compare the size that a handle states with its change sets, and with the bytes that the checkpoint added to it.
+
+    Both sizes are 0 after a change of parallelism has cut the handle (`getIntersection`).
+    """
     if change.size and not change.streams:
         yield f"a changelog handle of {change.size:,} bytes names no set of changes"
     elif 0 < change.size < change.persisted_size:
@@ -992,7 +1006,7 @@ def _compare_persisted_size(handle: ChangelogStateBackendHandle) -> Iterator[str
 
 
 def _measure(handle: KeyedStateHandle) -> int | None:
-    """Bytes that a checkpoint added with a handle (`getCheckpointedSize`); None where it is not known."""
+    """Return the bytes that a checkpoint added with a handle (`getCheckpointedSize`); None where not known."""
     match handle:
         case InMemoryChangelogStateHandle():
             return sum(len(each.change) for each in handle.changes)

@@ -121,7 +121,7 @@ _SAMPLE_OF_STATE = 100
 """Maximum number of sampled changes per state and file; only tuples that fit all samples are tried on all changes."""
 
 _SCALAR_ROWS = 1000
-"""Maximum number of payloads of a state that are parsed if only the (slow) scalar codec can do it."""
+"""Maximum number of changes of a state whose operands are parsed if only the (slow) scalar codec can do it."""
 
 # Hashes prove a type if a wrong type would pass by chance with a probability of at most 2**-20.
 _PROOF_BITS = 20
@@ -131,11 +131,11 @@ _TUPLE_PROOF_BITS = _PROOF_BITS + sum(len(_TUPLE_FIELDS) ** size for size in _TU
 
 @dataclass(frozen=True)
 class FoundKeySerializer:
-    """A key serializer and the evidence for it.
+    """The key serializer found for a changelog, and the evidence for it.
 
     Attributes:
         serializer: the serializer.
-        origin: where the candidate comes from.
+        origin: why the serializer was tried, such as "key serializer of another operator".
         keys: how many distinct keys were tried, as far as they were counted (`COUNTED_KEYS`).
         changes: how many changes were tried.
         hashed: the hashes of the keys agree with their key groups (else the hash is not known).
@@ -151,7 +151,7 @@ class FoundKeySerializer:
 
     @property
     def evidence(self) -> str:
-        """The reasons in one line."""
+        """The evidence for the serializer as one line of text."""
         many = "more than " if self.keys >= COUNTED_KEYS else ""
         text = f"{describe(self.serializer)}: {self.origin}; fits {self.changes} changes of {many}{self.keys} keys"
         text += ", whose hashes give their key groups" if self.hashed else "; the hash of such keys is not known"
@@ -163,7 +163,7 @@ _OPERATIONS = np.array(list(StateChangeOperation), np.uint8)
 
 @dataclass
 class _Trial:
-    """Result of trying a candidate on all changes."""
+    """Result of trying a candidate for the key serializer on all logged changes."""
 
     serializer: Serializer
     origin: str
@@ -178,7 +178,7 @@ class _Trial:
 
 @dataclass(frozen=True)
 class _MapEntry:
-    """Changes of one state in one file."""
+    """Data changes of one state in one file, on which candidates for the key serializer are tried."""
 
     file: ChangelogFile
     info: StateMetaInfo
@@ -238,7 +238,7 @@ def find_key_serializer(files: Sequence[ChangelogFile], candidates: Iterable[Ser
 
 
 def find_written_serializers(files: Sequence[ChangelogFile]) -> list[tuple[Serializer, str]]:
-    """Key serializers that materialized state and timers of an operator name, each with its origin."""
+    """Return the key serializers that materialized state and timers of an operator name, each with its origin."""
     known = [(file.key_serializer, "key serializer of the materialized state") for file in files if file.key_serializer]
     for file in files:
         for info in file.states:
@@ -282,7 +282,9 @@ def _read_entries(files: Iterable[ChangelogFile]) -> Iterator[_MapEntry]:
             changes = file.log.read(window)
             unknown = np.setdiff1d(operations_of(changes), _OPERATIONS)
             if len(unknown):
-                raise FormatError(f"{unknown[0]} is not an operation on state", where=Where(file=file.name))
+                raise FormatError(
+                    f"{unknown[0]} is not an operation on state that Flink logs", where=Where(file=file.name)
+                )
             states = file.find_states(changes)
             for state_id in np.unique(states).tolist():
                 yield _MapEntry(file, file.states[state_id], changes.select(states == state_id))
@@ -297,11 +299,11 @@ def _try(entries: Iterable[_MapEntry], serializer: Serializer, origin: str) -> _
                 layout = derive_keyed_layout(entry.info, serializer, context.max_parallelism, context.layouts)
             except UnsupportedError:
                 derive_layout(serializer, context.layouts)
-                # The state has no layout, which is no evidence about the key.
+                # Another serializer of the state has no layout. That says nothing about the candidate for the key.
                 continue
             _try_state(trial, ChangedState(entry.info.name, layout, entry.file.name), entry.changes, context)
         except (FormatError, UsageError, UnsupportedError, ValueRangeError):
-            # The candidate is wrong: the bytes do not fit it, or values of this type cannot be keys or cannot be read.
+            # The candidate is wrong: the bytes do not fit its type, or values of this type cannot be keys or be read.
             return None
     return trial
 
@@ -321,7 +323,10 @@ def _try_state(trial: _Trial, state: ChangedState, changes: Changes, context: Re
 
 
 def _measure_changes(state: ChangedState, changes: Changes, operation: int) -> pa.Array:
-    """Return the spans of the keys of changes; a payload that can be parsed must end where its change ends."""
+    """Return the spans of the keys of changes.
+
+    Operands (the bytes after key and namespace) that can be parsed must end where their change ends.
+    """
     payload = _payload(state, StateChangeOperation(operation))
     starts = changes.starts + HEAD
     if payload is None:
@@ -332,7 +337,7 @@ def _measure_changes(state: ChangedState, changes: Changes, operation: int) -> p
         try:
             checked = Measure(layout).spans(changes.data, starts[:rows], changes.ends[:rows], offset=0, name=state.file)
         except UnsupportedError:
-            # A value of a class without a declaration is no evidence about the key.
+            # The value is of a class without a declaration, so its end is not known: check only key and namespace.
             rows = 0
     rest = Measure(lay.Struct((*state.scope, ("payload", REST)))).spans(
         changes.data, starts[rows:], changes.ends[rows:], offset=0, name=state.file
@@ -349,7 +354,7 @@ def _is_columnar(layout: lay.Layout) -> bool:
 
 
 def _payload(state: ChangedState, operation: StateChangeOperation) -> lay.Layout | None:
-    """Layout of the operands of an operation, which follow key and namespace.
+    """Return the layout of the operands of an operation: the bytes after key and namespace.
 
     None if the state has no such operation, or if its map keys have no layout.
     """
@@ -378,7 +383,7 @@ def _payload(state: ChangedState, operation: StateChangeOperation) -> lay.Layout
 
 
 def _measure_timers(state: ChangedState, changes: Changes, operation: int) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """The spans of the keys of timers, and their key groups."""
+    """Return the spans of the keys in changes of timers, and the key groups under which the changes were logged."""
     element = lay.Struct(tuple((name, lay.Span(each)) for name, each in state.layout.key.fields))
     layout = lay.Sequence(element) if operation == StateChangeOperation.ADD_ELEMENT else element
     starts = changes.starts + HEAD
@@ -390,10 +395,12 @@ def _measure_timers(state: ChangedState, changes: Changes, operation: int) -> tu
 
 
 def _check_hashes(trial: _Trial, keys: pa.Array, key_groups: npt.NDArray[np.int32], context: RecordContext) -> None:
-    """Compare the key groups by hash with the recorded ones; distinct keys are hashed once.
+    """Check that the hashes of keys give the key groups under which the changes were logged.
+
+    Each distinct key is hashed once.
 
     Raises:
-        FormatError: they differ.
+        FormatError: they do not.
         UsageError: values of the type cannot be keys.
     """
     encoded = keys.dictionary_encode()
@@ -430,7 +437,7 @@ class ChangelogFile(KeyedFormat):
         bases: the materialized state; nothing before the first materialization.
         log: the changes since the materialization.
         states: the states of the bases, then those that the log adds; each with its last meta info.
-        key_serializer: of the bases, or as the caller says; None when it is not known (see `key_serializers`).
+        key_serializer: of the bases, or given by the caller of `open_changelog`; None when it is not known.
         key_groups: range of the handle.
         context: of the operator. The context of the bases has `by_block` unset, since changes apply to single records.
         name: of the handle, for errors.
@@ -453,7 +460,7 @@ class ChangelogFile(KeyedFormat):
 
     @property
     def header(self) -> KeyedHeader:
-        """Key serializer and states.
+        """Key serializer and states, as the header of a canonical file has them.
 
         Raises:
             UnsupportedError: the key serializer is not known.
@@ -473,11 +480,11 @@ class ChangelogFile(KeyedFormat):
         *,
         window: int = WINDOW,
     ) -> Iterator[tuple[int, KeyedRecords]]:
-        """The records of some states after their changes, `window` bytes at a time (see `KeyedFile.scan`).
+        """Yield the records of some states after their changes, `window` bytes at a time (see `KeyedFile.scan`).
 
         Raises:
             FormatError: the bytes are not change sets, or a change does not fit the serializers.
-            UnsupportedError: the key serializer is not known, or a change takes code of the user's.
+            UnsupportedError: the key serializer is not known, or a change cannot be replayed without the user's code.
         """
         wanted = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         header = self.header
@@ -501,7 +508,7 @@ class ChangelogFile(KeyedFormat):
                     yield state_id, base
 
     def scan_key_groups(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """All records, one key group after the other, ascending."""
+        """Yield all records, one key group after the other, ascending."""
         everything = range(len(self.states))
         wanted = self.key_groups.intersect(key_groups)
         found: dict[int, list[KeyedRecords]] = {}
@@ -519,7 +526,7 @@ class ChangelogFile(KeyedFormat):
         wanted = self.key_groups if key_groups is None else self.key_groups.intersect(key_groups)
         changed = self.log.size * len(wanted) // max(1, len(self.key_groups))
         count = sum(1 for base in self.bases for _ in base.split(size, wanted))
-        # Rounded down: the splits of the bases are not full and take the rest of the changes.
+        # Rounded down: the last splits of the bases are smaller than `size` and have room for the rest of the changes.
         count = count + changed // size if count else -(-changed // size)
         count = min(count, len(wanted))
         for number in range(count):
@@ -527,7 +534,10 @@ class ChangelogFile(KeyedFormat):
             yield replace(self, key_groups=KeyGroupRange(wanted.start + start, end - start))
 
     def digest_stored_bytes(self, key_groups: KeyGroupRange) -> RecordDigest:
-        """Digest the changes and the bases: of a base its stored bytes, or its records if its format cannot do that."""
+        """Digest the changes, and the stored bytes of the bases.
+
+        The records of a base are digested instead if its format finds them without serializers.
+        """
         total = digest_changes(self.log, key_groups)
         for base in self.bases:
             held = base.key_groups.intersect(key_groups)
@@ -540,7 +550,7 @@ class ChangelogFile(KeyedFormat):
         return total
 
     def table_files(self) -> Iterator[tuple[TableFile, TableCache]]:
-        """Tables of the bases."""
+        """Yield the tables (SST files) of the bases."""
         for base in self.bases:
             yield from base.table_files()
 
@@ -566,10 +576,10 @@ class ChangelogFile(KeyedFormat):
         return replace(self, bases=tuple(base.narrow_to_keys(keys) for base in self.bases))
 
     def find_states(self, changes: Changes) -> npt.NDArray[np.int64]:
-        """i64[n], the state of each change: its position in `states`.
+        """Return the state of each change as its position in `states`, i64[n].
 
         Raises:
-            FormatError: a change names a state id that no metadata change explained.
+            FormatError: a change has a state id that no metadata change has given to a state.
         """
         pairs, inverse = np.unique(changes.sets << 16 | state_ids_of(changes), return_inverse=True)
         states = np.empty(len(pairs), np.int64)
@@ -613,7 +623,7 @@ class ChangelogFile(KeyedFormat):
                 start, size, held = key_group + 1, 0, {}
 
     def _scan_bases(self, state_ids: list[int], key_groups: KeyGroupRange) -> Iterator[tuple[int, Runs]]:
-        """The records of some states in the bases, by ascending key group."""
+        """Yield the records of some states in the bases, by ascending key group."""
         return heapq.merge(*(self._scan_base(base, state_ids, key_groups) for base in self.bases), key=itemgetter(0))
 
     def _scan_base(
@@ -653,7 +663,7 @@ class ChangelogFile(KeyedFormat):
 
 
 def find_bases(handle: ChangelogStateBackendHandle) -> tuple[KeyedStateHandle, ...]:
-    """The materialized handles of a handle, each once.
+    """Return the materialized handles in a changelog handle, each once.
 
     After a change of parallelism a subtask has the materialized handles of all former subtasks that held its key groups
     (`ChangelogKeyedStateBackend.completeRestore`). Handles of RocksDB files are not cut by key group
@@ -663,7 +673,8 @@ def find_bases(handle: ChangelogStateBackendHandle) -> tuple[KeyedStateHandle, .
     for base in handle.materialized:
         files = base
         if isinstance(base, IncrementalRemoteKeyedStateHandle):
-            # These fields may differ between handles that name the same files (`rebound` in Flink).
+            # These fields may differ between handles that name the same files (`rebound` in Flink), so they do not
+            # count when handles are compared.
             files = replace(base, checkpoint_id=0, persisted_size=None, state_handle_id=None)
         found.setdefault(files, base)
     return tuple(found.values())
@@ -686,7 +697,7 @@ def open_changelog(
         bases: its materialized handles, opened; see `find_bases`.
         open_stream: opens the stream of a handle.
         context: of the operator, with which the bases are opened too.
-        key_serializer: known to the caller; that of a base takes precedence.
+        key_serializer: the key serializer, if the caller knows it; that of a base takes precedence.
         declared: snapshot classes that the user declares.
         files: files of changes of the snapshot; None where no other log shares them.
 
@@ -745,7 +756,7 @@ def _require_disjoint(bases: Sequence[KeyedFile], key_groups: KeyGroupRange, nam
         if other.start <= one.end:
             raise UnsupportedError(
                 f"several materialized states hold key group {other.start}, "
-                "of times before and after a change of parallelism, and nothing says which one counts",
+                "of times before and after a change of parallelism, and the snapshot does not say which one is current",
                 where=Where(file=name),
                 hint="Take a savepoint (`flink savepoint --type canonical`), or use a checkpoint after the next "
                 "materialization (`state.changelog.periodic-materialize.interval`)",

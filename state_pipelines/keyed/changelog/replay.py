@@ -69,11 +69,11 @@ _VALUE_OPERATIONS = {
 
 @dataclass(frozen=True)
 class ChangedState:
-    """A state that has changes.
+    """A state with logged changes, and the layouts by which they are parsed.
 
     Attributes:
         name: its name, for errors.
-        layout: of its records.
+        layout: layout of its records.
         file: name of the log, for errors.
         unknown: why the ends of values (list elements, map values) cannot be found; None when they can.
     """
@@ -156,13 +156,13 @@ def derive_replay_layout(
 
 
 def operations_of(changes: Changes) -> npt.NDArray[np.uint8]:
-    """u8[n], the operation of each change."""
+    """Return the operation of each change, u8[n]."""
     operations: npt.NDArray[np.uint8] = changes.data[changes.starts]
     return operations
 
 
 def state_ids_of(changes: Changes) -> npt.NDArray[np.int64]:
-    """i64[n], the state id of each change; ids are those of the change set, not of the file."""
+    """Return the state id of each change, i64[n]; ids are those of its change set, not of the file."""
     return changes.data[changes.starts + 1].astype(np.int64) << 8 | changes.data[changes.starts + 2]
 
 
@@ -171,11 +171,11 @@ def check_operations(changes: Changes, state_type: StateKind) -> None:
 
     Raises:
         UnsupportedError: a timer was polled, and the log does not say which one (Flink 1.14).
-        FormatError: an operation does not belong to the state type, or changes of this type are not known.
+        FormatError: an operation does not belong to the state type, or Flink logs no changes of such a state.
     """
     known = _VALUE_OPERATIONS.get(state_type)
     if known is None:
-        raise FormatError(f"the changes of a state of type {state_type} are not known", where=Where(offset=0))
+        raise FormatError(f"Flink logs no changes of {state_type} state", where=Where(offset=0))
     for operation in np.unique(operations_of(changes)).tolist():
         if operation in known:
             continue
@@ -187,11 +187,11 @@ def check_operations(changes: Changes, state_type: StateKind) -> None:
                 where=where,
                 hint="Take a savepoint (`flink savepoint --type canonical`), and use that",
             )
-        raise FormatError(f"operation {operation} is none of a {state_type} state", where=where)
+        raise FormatError(f"operation {operation} is not one that Flink logs for {state_type} state", where=where)
 
 
 def find_scopes(state: ChangedState, changes: Changes) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """Return (key and namespace of each change in the layout of records, start of the payload after them)."""
+    """Return key and namespace of each change in the layout of records, and where the operands after them start."""
     spans = measure(lay.Struct((*state.scope, ("rest", REST))), changes, HEAD, state)
     (key_starts, key_ends), (starts, ends) = span(spans.field(0)), span(spans.field(1))
     if not state.is_ambiguous:
@@ -204,7 +204,7 @@ def find_scopes(state: ChangedState, changes: Changes) -> tuple[pa.Array, npt.ND
 
 
 def compose(key: bytes, namespace: bytes, *, ambiguous: bool) -> bytes:
-    """Key and namespace as a record has them: with their lengths when `ambiguous`."""
+    """Join key and namespace as a record has them: each followed by its length when `ambiguous`."""
     if not ambiguous:
         return key + namespace
     writer = Writer()
@@ -231,20 +231,23 @@ def require_ends(state: ChangedState, changes: Changes, starts: npt.NDArray[np.i
     for row, start in enumerate(starts.tolist()):
         if int.from_bytes(changes.data[start : start + 4].tobytes(), "big", signed=True) > 1:
             raise UnsupportedError(
-                f"the log holds several values in one change, and their ends are unknown: {state.unknown.what}",
+                f"a logged change holds several values, and their ends are unknown: {state.unknown.what}",
                 where=Where(offset=int(changes.starts[row])),
                 hint=state.unknown.hint,
             )
 
 
 def measure(layout: lay.Layout, changes: Changes, start: npt.NDArray[np.int64] | int, state: ChangedState) -> pa.Array:
-    """Measure every change from `start` on: one offset in each change, or i64[n], a position in the data per change."""
+    """Parse every change from `start` on by a layout of spans; return the spans as an Arrow array, one row per change.
+
+    `start` is an offset from the start of each change, or i64[n], a position in the data for each change.
+    """
     starts = changes.starts + start if isinstance(start, int) else start
     return Measure(layout).spans(changes.data, starts, changes.ends, offset=0, name=state.file)
 
 
 def span(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Starts and stops of an array of spans."""
+    """Return the starts and the ends of the spans in an array."""
     start, stop = (array.field(name).to_numpy(zero_copy_only=False) for name in ("start", "stop"))
     return start, stop
 
@@ -255,7 +258,7 @@ def parents(lists: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def base_scopes(state: ChangedState, base: KeyedRecords) -> pa.Array:
-    """Bytes of key and namespace, without the map key, of the records of a map."""
+    """Return the bytes of key and namespace, without the map key, of each record of a map state."""
     names = ("state_key", "state_namespace")
     fields = dict(state.layout.key.fields)
     layout = lay.Struct((*((name, lay.Span(fields[name])) for name in names), ("map_key", REST)))
@@ -264,7 +267,10 @@ def base_scopes(state: ChangedState, base: KeyedRecords) -> pa.Array:
 
 
 def keep(base: KeyedRecords | None, touched: pa.Array, keys: pa.Array | None = None) -> KeyedRecords | None:
-    """Return the records whose key is not in `touched`; `keys` replaces their keys, for example by scopes."""
+    """Return the records of `base` whose key is not in `touched`, the keys that changes have written or removed.
+
+    `keys` has one key per record to compare instead of the stored key, such as key and namespace without the map key.
+    """
     if base is None:
         return None
     if keys is None:
@@ -279,7 +285,7 @@ def make_records(
     key_groups: npt.NDArray[np.int32],
     rows: npt.NDArray[np.int64],
 ) -> KeyedRecords:
-    """Make records of some rows; rows whose value is null are left out."""
+    """Make records from some rows of `keys` and `values`; a row whose value is null gives no record."""
     rows = rows[values.take(pa.array(rows)).is_valid().to_numpy(zero_copy_only=False)]
     taken = pa.array(rows)
     columns = [flatten_bytes(array.take(taken)) for array in (keys, values)]
@@ -290,7 +296,7 @@ def make_records(
 
 
 def flatten_bytes(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(bytes, starts, ends) of a binary array without nulls."""
+    """Return (bytes, starts, ends) of a binary array without nulls."""
     _, offset_buffer, data = array.buffers()
     if not len(array) or offset_buffer is None:
         none = np.zeros(0, np.int64)
@@ -382,7 +388,7 @@ def _refuse_merge(state: ChangedState) -> NoReturn:
 def _find_merges(
     state: ChangedState, changes: Changes, starts: npt.NDArray[np.int64]
 ) -> dict[int, tuple[bytes, list[bytes]]]:
-    """Target and sources of each merge, by row."""
+    """Return the target and the source namespaces of each merge, each with its key, by row in `changes`."""
     rows = np.flatnonzero(operations_of(changes) == StateChangeOperation.MERGE_NS)
     if not len(rows):
         return {}
@@ -404,7 +410,7 @@ def _find_merges(
 
 
 def _find_lists(state: ChangedState, changes: Changes, starts: npt.NDArray[np.int64]) -> dict[int, list[bytes]]:
-    """The elements of each change that holds a whole list, by row."""
+    """Return the elements of each change that holds a whole list, by row in `changes`."""
     rows = np.flatnonzero(np.isin(operations_of(changes), (*SETS, StateChangeOperation.ADD)))
     if not len(rows):
         return {}
@@ -416,7 +422,7 @@ def _find_lists(state: ChangedState, changes: Changes, starts: npt.NDArray[np.in
 
 
 def _lookup(base: KeyedRecords | None, keys: pa.Array) -> Iterable[tuple[bytes, bytes]]:
-    """Key and value of the records that have one of `keys`."""
+    """Return key and value of each record of `base` that has one of `keys`."""
     if base is None:
         return ()
     mask = pc.is_in(take_bytes(base.data, base.key_starts, base.key_ends), value_set=keys)
@@ -445,7 +451,7 @@ def _make_scalar_records(state: ChangedState, held: dict[bytes, object], groups:
 
 
 def replay(state: ChangedState, base: KeyedRecords | None, changes: Changes) -> KeyedRecords:
-    """The records of a state after its changes, ascending by key group.
+    """Return the records of a state after its changes, ascending by key group.
 
     Args:
         state: the state.
@@ -454,7 +460,7 @@ def replay(state: ChangedState, base: KeyedRecords | None, changes: Changes) -> 
 
     Raises:
         FormatError: a change does not fit the serializers, or its operation not the state.
-        UnsupportedError: a merge needs code of the user's, or data cannot be parsed.
+        UnsupportedError: a merge needs the user's code, or data cannot be parsed.
     """
     state_type = state.layout.state_type
     check_operations(changes, state_type)
@@ -524,7 +530,7 @@ def _replay_map(
         array = measure(layout, changes.select(puts), starts[puts], state)
         rows.append(np.flatnonzero(puts))
         keys.append(take_bytes(changes.data, *span(array.field("key"))))
-        # A change of one entry has no null flag, a record has one.
+        # The logged change of one map entry has no null flag, while the record of an entry has one: add it.
         bare = take_bytes(changes.data, *span(array.field("value")))
         values.append(pc.binary_join_element_wise(pa.scalar(b"\0"), bare, pa.scalar(b"")))
     adds = operations == StateChangeOperation.ADD
@@ -571,7 +577,7 @@ def _last_clears(scopes: pa.Array, rows: npt.NDArray[np.int64]) -> tuple[pa.Arra
 
 
 def _last(keys: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """(the last row of each key, ascending; the distinct keys)."""
+    """Return the last row of each key, ascending, and the distinct keys."""
     encoded = keys.dictionary_encode()
     last = np.empty(len(encoded.dictionary), np.int64)
     # NumPy assigns in order: if an index occurs several times, its last row stays.

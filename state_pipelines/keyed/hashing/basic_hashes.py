@@ -30,7 +30,7 @@ MURMUR_SEED = 42
 
 @njit(cache=True, nogil=True)
 def hash_text(offsets, text, codes):  # type: ignore[no-untyped-def]
-    """`String.hashCode` over the UTF-16 units of UTF-8 text.
+    """Compute `String.hashCode` of strings given as UTF-8, over their UTF-16 units.
 
     Args:
         offsets: address of i32[n + 1].
@@ -38,7 +38,7 @@ def hash_text(offsets, text, codes):  # type: ignore[no-untyped-def]
         codes: i32[n], filled.
 
     Returns:
-        The first string that is not UTF-8, or -1.
+        The index of the first string that is not UTF-8, or -1.
     """
     for row in range(len(codes)):
         position = text + load_i32(offsets + 4 * row)
@@ -67,7 +67,7 @@ def hash_text(offsets, text, codes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hash_numbers(offsets, data, codes):  # type: ignore[no-untyped-def]
-    """`BigInteger.hashCode` over big-endian two's complement bytes.
+    """Compute `BigInteger.hashCode` of numbers given as big-endian two's complement bytes.
 
     Args:
         offsets: i32[n + 1] into `data`.
@@ -99,12 +99,12 @@ def hash_numbers(offsets, data, codes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def chain_elements(offsets, elements, start, codes):  # type: ignore[no-untyped-def]
-    """`31 * code + element` over each list, from `start`.
+    """Compute the hash code of each list from those of its elements: `31 * code + element`, from `start`.
 
     Args:
         offsets: i64[n + 1] into `elements`.
         elements: i32[m], hash codes.
-        start: what an empty list gives.
+        start: hash code of an empty list.
         codes: i32[n], filled.
     """
     for row in range(len(codes)):
@@ -116,12 +116,12 @@ def chain_elements(offsets, elements, start, codes):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def hash_utf8(offsets, text, start, codes):  # type: ignore[no-untyped-def]
-    """`Utf8.hashCode` of Avro, over signed bytes.
+    """Compute `Utf8.hashCode` of Avro strings, over their signed bytes.
 
     Args:
         offsets: address of i32[n + 1].
         text: address of the bytes.
-        start: what an empty string gives.
+        start: hash code of an empty string.
         codes: i32[n], filled.
     """
     for row in range(len(codes)):
@@ -134,16 +134,18 @@ def hash_utf8(offsets, text, start, codes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hash_string_keys(data, starts, ends, codes):  # type: ignore[no-untyped-def]
-    """`String.hashCode` over the bytes of `StringSerializer`: varint count plus one, then UTF-16 units as varints.
+    """Compute `String.hashCode` of keys in the format of `StringSerializer`.
+
+    That is a varint (number of UTF-16 units plus one), then the units as varints.
 
     Args:
         data: address of the bytes.
         starts: i64[n], first byte of each key.
-        ends: i64[n], no key reaches beyond.
+        ends: i64[n], offset beyond which the key does not reach.
         codes: i32[n], filled.
 
     Returns:
-        The first key whose bytes end early, or -1.
+        The index of the first key whose bytes end early, or -1.
     """
     for row in range(len(codes)):
         position = data + starts[row]
@@ -166,7 +168,7 @@ def hash_string_keys(data, starts, ends, codes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hash_long_keys(data, starts, ends, codes):  # type: ignore[no-untyped-def]
-    """`Long.hashCode` over eight big-endian bytes; arguments and result as `hash_string_keys`."""
+    """Compute `Long.hashCode` of keys of eight big-endian bytes; arguments and result as for `hash_string_keys`."""
     for row in range(len(codes)):
         if ends[row] - starts[row] < 8:
             return row
@@ -177,7 +179,7 @@ def hash_long_keys(data, starts, ends, codes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hash_int_keys(data, starts, ends, codes):  # type: ignore[no-untyped-def]
-    """`Integer.hashCode` over four big-endian bytes; arguments and result as `hash_string_keys`."""
+    """Compute `Integer.hashCode` of keys of four big-endian bytes; arguments and result as for `hash_string_keys`."""
     for row in range(len(codes)):
         if ends[row] - starts[row] < 4:
             return row
@@ -187,7 +189,7 @@ def hash_int_keys(data, starts, ends, codes):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hash_row_keys(data, starts, ends, codes):  # type: ignore[no-untyped-def]
-    """`BinaryRowData.hashCode` over an i32 size and the row; arguments and result as `hash_string_keys`.
+    """Compute `BinaryRowData.hashCode` of keys: an i32 size, then the row. Arguments, result: see `hash_string_keys`.
 
     Source: `MurmurHashUtils.hashUnsafeBytesByWords`; rows are whole words.
     """
@@ -224,14 +226,17 @@ _DOUBLE_VALUE_SEED = 31
 
 
 def chain(offsets: npt.NDArray[np.int64], elements: HashCodes, start: int) -> HashCodes:
-    """`31 * code + element` over each list; `offsets` i64[n + 1] into `elements`, result i32[n]."""
+    """Return the hash code of each list, i32[n]: `31 * code + element` over its elements, from `start`.
+
+    `offsets`, i64[n + 1], are the bounds of the lists in `elements`.
+    """
     codes = np.empty(len(offsets) - 1, np.int32)
     chain_elements(np.ascontiguousarray(offsets), np.ascontiguousarray(elements), start, codes)
     return codes
 
 
 def chain_fields(fields: Iterable[HashCodes], start: int) -> HashCodes:
-    """`31 * code + field` over fields, from `start`; i32[n] each.
+    """Return the hash codes of objects, i32[n]: `31 * code + field` over the codes of their fields, from `start`.
 
     Raises:
         UsageError: there are no fields.
@@ -245,7 +250,7 @@ def chain_fields(fields: Iterable[HashCodes], start: int) -> HashCodes:
 
 
 def without_nulls(codes: HashCodes, array: pa.Array) -> HashCodes:
-    """The codes, with 0 where `array` is null."""
+    """Return the hash codes, with 0 where `array` is null."""
     if not array.null_count:
         return codes
     return np.where(np.asarray(array.is_valid()), codes, np.int32(0))
@@ -260,10 +265,10 @@ def conform_basic(kind: BasicKind, array: pa.Array) -> pa.Array:
 
 
 def fields_of(array: pa.Array, *names: str) -> list[pa.Array]:
-    """Fields of structs, null wherever the struct is; UsageError when there is no such field."""
+    """Return fields of structs, null wherever the struct is null; UsageError when there is no such field."""
     if not pa.types.is_struct(array.type):
         raise UsageError(f"an array of {array.type} is not one of structs with {', '.join(names)}")
-    # Null wherever the struct is.
+    # `flatten` makes fields null where the struct is null; `field` would not.
     children: list[pa.Array] = array.flatten()
     indices = [array.type.get_field_index(name) for name in names]
     missing = [name for name, index in zip(names, indices, strict=True) if index < 0]
@@ -273,30 +278,30 @@ def fields_of(array: pa.Array, *names: str) -> list[pa.Array]:
 
 
 def flatten(array: pa.Array) -> pa.Array:
-    """Elements of lists, or entries of maps, one list after the other; those of null lists are left out."""
+    """Return the elements of lists, or the entries of maps, one list after the other, without those of null lists."""
     if not (pa.types.is_list(array.type) or pa.types.is_map(array.type)):
         raise UsageError(f"an array of {array.type} is not one of lists or maps")
     return flatten_entries(array)
 
 
 def numbers(array: pa.Array) -> npt.NDArray[np.generic]:
-    """Numbers, 0 for null."""
+    """Return the numbers of an array, 0 for null."""
     values: npt.NDArray[np.generic] = (array.fill_null(0) if array.null_count else array).to_numpy(zero_copy_only=False)
     return values
 
 
 def fold(values: npt.NDArray[np.int64]) -> HashCodes:
-    """`Long.hashCode`."""
+    """Compute `Long.hashCode` of 64-bit values: the upper half XOR the lower half."""
     return (values ^ values >> 32).astype(np.int32)
 
 
 def hash_ints(array: pa.Array) -> HashCodes:
-    """`Integer.hashCode` and those of smaller integers."""
+    """Compute the hash codes of integers of at most 32 bits (`Integer.hashCode`): the numbers themselves."""
     return numbers(array).astype(np.int32)
 
 
 def hash_longs(array: pa.Array) -> HashCodes:
-    """`Long.hashCode`."""
+    """Compute `Long.hashCode` of integers."""
     return fold(numbers(array).astype(np.int64))
 
 
@@ -319,8 +324,8 @@ def _hash_chars(array: pa.Array) -> HashCodes:
 
 
 def hash_strings(array: pa.Array) -> HashCodes:
-    """`String.hashCode`; ValueRangeError when the text is not UTF-8."""
-    # The bytes under a null may be anything.
+    """Compute `String.hashCode` of strings; ValueRangeError when the text is not UTF-8."""
+    # The bytes of a null string may be anything, even invalid UTF-8.
     filled = array.fill_null("") if array.null_count else array
     codes = np.zeros(len(filled), np.int32)
     _, offsets, text = filled.buffers()
@@ -332,7 +337,7 @@ def hash_strings(array: pa.Array) -> HashCodes:
 
 
 def hash_avro_strings(array: pa.Array, start: int) -> HashCodes:
-    """`Utf8.hashCode` of Avro: over the bytes, not the characters; `start` is the hash of an empty string."""
+    """Compute `Utf8.hashCode` of Avro strings: over bytes, not characters; `start` is the hash of an empty string."""
     codes = np.full(len(array), start, np.int32)
     _, offsets, text = array.buffers()
     if offsets is not None and text is not None:
@@ -341,7 +346,7 @@ def hash_avro_strings(array: pa.Array, start: int) -> HashCodes:
 
 
 def hash_big_numbers(array: pa.Array, *, integer: bool) -> HashCodes:
-    """`BigInteger.hashCode` or `BigDecimal.hashCode` of decimal text; ValueRangeError when it is no number."""
+    """Compute `BigInteger.hashCode` or `BigDecimal.hashCode` of decimal text; ValueRangeError if it is no number."""
     count = len(array)
     _, offset_buffer, text = array.buffers()
     if offset_buffer is None or text is None:
@@ -386,14 +391,14 @@ def _hash_local_date_times(array: pa.Array) -> HashCodes:
 
 
 def hash_wrapped_bytes(array: pa.Array) -> HashCodes:
-    """Codes of `ByteArrayWrapper` (PyFlink) and `ByteBuffer` (keys of Beam): from the last byte to the first."""
+    """Compute the hash codes of `ByteArrayWrapper` (PyFlink) and `ByteBuffer` (keys of Beam): from the last byte on."""
     offsets, data = bytes_of(array)
     codes = chain(np.flip(len(data) - offsets), np.flip(data), 1)
     return np.flip(codes)
 
 
 def hash_primitive_array(kind: BasicKind, array: pa.Array) -> HashCodes:
-    """`Arrays.hashCode` of numbers, booleans or chars."""
+    """Compute `Arrays.hashCode` of arrays of numbers, booleans or chars."""
     if kind == BasicKind.BYTE:
         return chain(*bytes_of(array), 1)
     values = flatten(array)
@@ -402,7 +407,7 @@ def hash_primitive_array(kind: BasicKind, array: pa.Array) -> HashCodes:
 
 
 def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], HashCodes]:
-    """Offsets and signed bytes of a binary array."""
+    """Return the offsets and the signed bytes of a binary array."""
     _, offsets, data = conform_basic(BasicKind.BYTE_ARRAY_WRAPPER, array).buffers()
     if offsets is None or data is None:
         return np.zeros(len(array) + 1, np.int64), np.zeros(0, np.int32)
@@ -411,7 +416,7 @@ def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], HashCodes]:
 
 
 def list_offsets(array: pa.Array) -> npt.NDArray[np.int64]:
-    """i64[n + 1], where each list or map begins in the flattened elements."""
+    """Return where each list or map begins in the elements of `flatten`, and the end of the last one, i64[n + 1]."""
     offsets = array.buffers()[1]
     if offsets is None:
         return np.zeros(len(array) + 1, np.int64)
@@ -422,7 +427,7 @@ def list_offsets(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def sum_list(array: pa.Array, codes: HashCodes) -> HashCodes:
-    """Sum of the codes of each list's elements, modulo 2 ** 32."""
+    """Add up the hash codes of the elements of each list or map, modulo 2 ** 32."""
     sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(codes, dtype=np.int64)])
     return np.diff(sums[list_offsets(array)]).astype(np.int32)
 

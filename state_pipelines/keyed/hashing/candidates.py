@@ -54,10 +54,10 @@ _NETBEANS_PRIMES = (11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 
 
 @dataclass(frozen=True)
 class HashScheme:
-    """A way to join the hashes of fields.
+    """A way in which `hashCode` methods join the hashes of fields, such as `Objects.hash`.
 
     Attributes:
-        pattern: name of its pattern in expressions; if there is none, an operator, or `_ALONE` for a single field.
+        pattern: name of its pattern in hash expressions; if there is none, an operator, or `_ALONE` for a single field.
         mode: the computation in the kernel, `CHAIN` to `SCALA_NAMED`.
         start: first code of a chain.
         multiplier: of a chain.
@@ -139,7 +139,7 @@ ODD_SCHEMES = tuple(
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders of subsets of fields.
+    """Orders of subsets of fields in which a `hashCode` may join the hashes of the fields.
 
     Attributes:
         fields: i8[n, m], indices of the fields.
@@ -234,7 +234,7 @@ def list_trials(
     Args:
         node: serializer of the class.
         occurrences: objects of the class in the keys, one array per position in the key.
-        hasher: knows the classes of its fields.
+        hasher: computes the hash codes of the fields.
         schemes: the schemes that are tried.
 
     Raises:
@@ -270,7 +270,7 @@ def list_trials(
 def _list_variants(
     node: tree.Serializer, names: list[str], scheme: HashScheme, occurrences: Sequence[pa.Array]
 ) -> Iterator[tuple[How | None, ...]]:
-    """Yield the hash of each field; None stands for the default hash of the scheme."""
+    """Yield the variants of a scheme: for each field the way it is hashed; None is the default of the scheme."""
     choices: list[tuple[How | None, ...]] = []
     nodes = field_nodes(node)
     booleans = sum(_kind(nodes[name]) == BasicKind.BOOLEAN for name in names)
@@ -304,7 +304,7 @@ def _kind(node: tree.Serializer) -> BasicKind | None:
 def _field_matrix(
     node: tree.Serializer, occurrences: Sequence[pa.Array], hasher: Hasher, name: str, how: How, null: int
 ) -> HashCodes | None:
-    """Compute the hash codes of a field, i32[occurrences, keys]; None if the field has no such hash."""
+    """Compute the hash codes of a field, i32[occurrences, keys]; None if it cannot be hashed in the way `how`."""
     rows = []
     for objects in occurrences:
         try:
@@ -330,14 +330,14 @@ def screen(
 ) -> list[tuple[int, int]]:
     """Find the orders of fields whose hash gives the key groups of all keys, except for at most `misses` keys.
 
-    The hash of a key is `offset + Σ scale * code` over the positions of the class in the key.
+    The hash of a key is `offset + Σ scale * code` over the objects of the class in the key, `code` their `hashCode`.
 
     Args:
-        trial: what is tried.
-        orders: of its fields.
+        trial: the scheme, and the hash codes of the fields.
+        orders: the orders of the fields to try.
         offset: i32[keys].
         scales: i32[occurrences, keys].
-        key_groups: i32[keys], as recorded.
+        key_groups: i32[keys], the key groups in which the snapshot has the keys.
         max_parallelism: number of key groups.
         prefix_class: name of the class, which some schemes mix in.
         misses: number of keys that may be in another key group than the hash gives.
@@ -365,7 +365,10 @@ def screen(
 
 
 def join(trial: Trial, orders: Orders, prefix_class: str) -> npt.NDArray[np.int32]:
-    """The codes of objects by every order, i32[occurrences, orders, keys]; arguments as of `screen`."""
+    """Compute the hash codes of objects with every order of fields, i32[occurrences, orders, keys].
+
+    The arguments are those of `screen`.
+    """
     scheme, codes = trial.scheme, trial.codes
     joined = np.empty((codes.shape[0], len(orders), codes.shape[2]), np.int32)
     prefix = hash_name(prefix_class)
@@ -420,7 +423,10 @@ def _join(fields, start, multiplier, mode, prefix, codes):  # type: ignore[no-un
 
 @njit(cache=True, nogil=True)
 def join_orders(orders, sizes, start, multiplier, mode, prefix, codes, joined):  # type: ignore[no-untyped-def]
-    """The codes of objects by every order; as `screen_orders`, but `joined` i32[occurrences, n, keys] is filled."""
+    """Compute the hash codes of objects with every order of fields, into `joined`, i32[occurrences, n, keys].
+
+    The other arguments are those of `screen_orders`.
+    """
     for index in range(codes.shape[0]):
         for order in range(len(sizes)):
             for key in range(codes.shape[2]):

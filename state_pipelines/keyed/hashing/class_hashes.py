@@ -105,7 +105,7 @@ _KINDS = {
 
 
 def is_settled(node: tree.Avro) -> bool:
-    """Whether the hash is the same in every release of Avro, and the class is Avro's own."""
+    """Return whether records have the same `hashCode` in every release of Avro, and their class is Avro's own."""
     schema = parse_avro_schema(node.schema_json)
     root = schema.resolve(schema.root)
     return node.runtime_class == GENERIC and _is_flat_record(schema, root)
@@ -124,13 +124,13 @@ def _is_flat_record(schema: AvroSchema, root: object) -> bool:
 
 
 def field_names(schema: AvroSchema) -> list[str]:
-    """Names of the fields of the record; none when the schema is not one of a record."""
+    """Return the names of the fields of a record; none when the schema is not one of a record."""
     root: Any = schema.resolve(schema.root)
     return [str(each["name"]) for each in root["fields"]] if _kind(root) in _RECORDS else []
 
 
 def hash_generic_record(node: tree.Avro, array: pa.Array) -> HashCodes:
-    """`hashCode` of records where every release of Avro computes the same; results for null are ignored.
+    """Compute `hashCode` of records where every release of Avro computes the same; the caller ignores nulls.
 
     Raises:
         UnsupportedError: releases differ, or the class is the user's.
@@ -146,7 +146,7 @@ def hash_generic_record(node: tree.Avro, array: pa.Array) -> HashCodes:
 
 
 def hash_records(node: tree.Avro, array: pa.Array, physical_type: str) -> HashCodes:
-    """`hashCode` of records as the Avro release that `physical_type` names computes it.
+    """Compute `hashCode` of records as the Avro release that `physical_type` names does.
 
     Args:
         node: serializer of the records.
@@ -162,7 +162,7 @@ def hash_records(node: tree.Avro, array: pa.Array, physical_type: str) -> HashCo
 
 
 def hash_field(node: tree.Avro, name: str, array: pa.Array) -> HashCodes:
-    """`hashCode` of a field of a class whose strings are `java.lang.String`; results for null are ignored.
+    """Compute `hashCode` of a field of a class whose strings are `java.lang.String`; the caller ignores nulls.
 
     Raises:
         UsageError: the hash of the field is not the same in every JVM.
@@ -180,7 +180,7 @@ def _kind(node: object) -> str:
 
 
 class _State:
-    """Hash code so far of each record, and the counter of fields that ends a bounded hash."""
+    """Hash code so far of each record, and how many fields and elements it may still hash (Avro 1.12 stops at nine)."""
 
     def __init__(self, rows: int) -> None:
         self.code = np.ones(rows, np.int32)
@@ -205,7 +205,7 @@ class _Records:
         self.java_strings = java_strings
 
     def hash_object(self, reference: object, array: pa.Array) -> HashCodes:
-        """`hashCode()` of each object, 0 for null."""
+        """Compute `hashCode()` of each object, 0 for null."""
         node: Any = self.schema.resolve(reference)
         kind = _kind(node)
         if kind == "union":
@@ -228,7 +228,7 @@ class _Records:
         return self.java_strings or (isinstance(node, dict) and node.get("avro.java.string") == "String")
 
     def _hash(self, reference: object, array: pa.Array, active: npt.NDArray[np.bool_], state: _State) -> HashCodes:
-        """`GenericData.hashCode` of a value by its schema, 0 for null."""
+        """Compute `GenericData.hashCode` of values by their schema, 0 for null."""
         node: Any = self.schema.resolve(reference)
         kind = _kind(node)
         valid = np.asarray(array.is_valid())
@@ -375,7 +375,7 @@ def is_hashed(class_name: str) -> bool:
 
 
 def hash_kryo(node: tree.Kryo, array: pa.Array) -> HashCodes:
-    """`hashCode` of values that Kryo wrote, in the Arrow form of their class; results for null are ignored.
+    """Compute `hashCode` of values that Kryo wrote, given as Arrow arrays; the caller ignores nulls.
 
     Raises:
         UnsupportedError: the class is not one of the JDK that is known here.
@@ -389,7 +389,7 @@ def hash_kryo(node: tree.Kryo, array: pa.Array) -> HashCodes:
 
 
 def unknown_kryo_hash(class_name: str) -> UnsupportedError:
-    """The error for a class whose hash is not known."""
+    """Make the error for a class in Kryo keys whose `hashCode` is not known."""
     return UnsupportedError(
         f"the hashCode of {class_name}, which Kryo serializes, is code that no snapshot holds",
         hint="Another parallelism needs no hash. For other key groups, give the keys another type in a migration (a "
@@ -420,7 +420,7 @@ NONE_HASH = 2433880
 
 
 def is_tuple(node: tree.Serializer) -> bool:
-    """Whether values are tuples of Scala itself, in the API that Flink had up to 1.20 (Scala 2.12)."""
+    """Return whether values are Scala's own tuples, in the API that Flink had up to 1.20 (Scala 2.12)."""
     return (
         isinstance(node, tree.Tuple)
         and node.tuple_class.startswith("scala.Tuple")
@@ -429,12 +429,12 @@ def is_tuple(node: tree.Serializer) -> bool:
 
 
 def is_option(node: tree.Serializer) -> bool:
-    """Whether values are options."""
+    """Return whether values are Scala's `Option`."""
     return isinstance(node, tree.Variants) and node.kind == tree.VariantKind.SCALA_OPTION
 
 
 def hash_name(name: str) -> int:
-    """`String.hashCode` of the name of a class as `productPrefix` gives it, as a signed number.
+    """Compute `String.hashCode` of the simple name of a class (Scala's `productPrefix`), as a signed number.
 
     Args:
         name: full name of the class.
@@ -446,10 +446,10 @@ def hash_name(name: str) -> int:
 
 
 def mix_product(fields: Sequence[HashCodes], prefix: int | None = None) -> HashCodes:
-    """`MurmurHash3.productHash`.
+    """Compute Scala's `MurmurHash3.productHash`, the hash of case classes and tuples.
 
     Args:
-        fields: i32[n] per field, their `##`.
+        fields: i32[n] per field, its Scala hash (`##`) in each object.
         prefix: hash of the name of the class, from Scala 2.13 on.
 
     Returns:
@@ -488,7 +488,7 @@ def _hash_doubles(array: pa.Array) -> HashCodes:
     wide = values.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         ints = np.clip(np.nan_to_num(wide), -(2.0**31), 2.0**31 - 1).astype(np.int32)
-        # Java's cast gives Long.MAX_VALUE, which as a double is 2 ** 63 again.
+        # Java casts a double of 2 ** 63 or more to Long.MAX_VALUE, which cast back to double is 2 ** 63.
         top = wide >= 2.0**63
         longs = np.where(top, np.iinfo(np.int64).max, np.where(top, 0, np.nan_to_num(wide)).astype(np.int64))
         floats = wide.astype(np.float32)
@@ -553,7 +553,7 @@ FieldCodes = Callable[[str, How], "tuple[HashCodes, pa.Array]"]
 
 
 class PatternKind(Enum):
-    """Computation of a pattern."""
+    """Computation by which a pattern of hash expressions joins its arguments."""
 
     CHAIN = auto()
     SCALA_212 = auto()
@@ -612,7 +612,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Number:
-    """A whole number in an expression."""
+    """A whole number in a hash expression."""
 
     value: int
 
@@ -639,7 +639,7 @@ Term = Field | Number | JavaCall | JavaOperation
 
 @dataclass(frozen=True)
 class HashExpression:
-    """The `hashCode` of a class.
+    """The `hashCode` of a class as an expression over its fields, such as `31 * hash(a) + hash(b)`.
 
     Attributes:
         term: the expression.
@@ -661,7 +661,7 @@ class HashExpression:
         return tuple(dict.fromkeys(_names(self.term)))
 
     def evaluate(self, fields: FieldCodes, class_name: str, rows: int) -> HashCodes:
-        """The hash codes of objects.
+        """Compute the hash codes of objects from those of their fields.
 
         Args:
             fields: hash codes of their fields.
@@ -730,7 +730,7 @@ def _parse_call(name: str, arguments: list[Term]) -> Term:
             raise UsageError("ushr() takes a value and a number of bits", hint=_HINT)
         return JavaOperation(JavaOperator.UNSIGNED_SHIFT_RIGHT, *arguments)
     if name not in PATTERNS:
-        raise UsageError(f"there is no {name}() in hash expressions", hint=_HINT)
+        raise UsageError(f"hash expressions have no function {name}()", hint=_HINT)
     pattern = PATTERNS[name]
     if pattern.start is None and not all(isinstance(each, Number) for each in [*arguments, Field("")][:2]):
         raise UsageError(f"{name}() takes the start, the multiplier, then the fields", hint=_HINT)

@@ -79,7 +79,7 @@ class ClassFinding:
 
 @dataclass(frozen=True)
 class HashFinding:
-    """Findings of a search.
+    """Result of a search for the `hashCode` of the user classes in the keys of an operator.
 
     Attributes:
         key: the type of the keys, as readable text.
@@ -148,7 +148,10 @@ def count_needed_keys(candidates: int, max_parallelism: int) -> int:
 
 
 def is_proven(candidates: int, distinct: int, max_parallelism: int) -> bool:
-    """Whether chance is out of the question: `candidates * max_parallelism ** -distinct < CHANCE`."""
+    """Return whether it is too unlikely that one of the candidates fits all keys by chance.
+
+    The probability is at most `candidates * max_parallelism ** -distinct`; it must be less than `CHANCE`.
+    """
     return math.log(max(candidates, 1)) - distinct * math.log(max_parallelism) < math.log(CHANCE)
 
 
@@ -159,11 +162,11 @@ MOST_KEYS = 20_000
 def gather_keys(
     key_serializer: tree.Serializer, layouts: LayoutContext, samples: Iterable[KeyedRecords], *, skip: int = 0
 ) -> tuple[pa.Array, npt.NDArray[np.int32]]:
-    """Distinct keys of records, as bytes, and their key groups.
+    """Gather the distinct keys of records, as bytes, and their key groups.
 
     Args:
         key_serializer: of the keys.
-        layouts: what their layouts depend on.
+        layouts: context for deriving the layout of the keys.
         samples: records, taken until there are `MOST_KEYS` distinct keys.
         skip: bytes in front of each key.
 
@@ -199,7 +202,7 @@ def gather_keys(
 
 
 def bytes_of_keys(keys: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(u8, i64[n] starts, i64[n] ends) of keys in a binary array."""
+    """Return (u8 data, i64[n] starts, i64[n] ends) of keys in a binary array."""
     encoded = plan_columns(lay.Rest()).encode(keys)
     return encoded.data, encoded.starts, encoded.stops
 
@@ -227,7 +230,7 @@ def find_class_hashes(
 
     Args:
         key_serializer: of the keys.
-        layouts: what their layouts depend on.
+        layouts: context for deriving the layout of the keys.
         samples: records of the operator, taken until there are enough distinct keys.
         max_parallelism: number of key groups.
         known: hashes that are given, by class name; they are checked, too.
@@ -287,7 +290,7 @@ class _Search:
         self.few_groups = key_groups[chosen]
 
     def refuse(self, reason: str, near: Sequence[tuple[str, float]] = ()) -> HashFinding:
-        """A finding that proves nothing."""
+        """Return a finding without a proven hash, for the given reason."""
         classes = tuple(ClassFinding(name, None) for name in self.unknown)
         return self._finding(classes, 0, reason=reason, near=tuple(near))
 
@@ -314,7 +317,7 @@ class _Search:
         )
 
     def run(self, layouts: LayoutContext) -> HashFinding:
-        """Search; see `find_class_hashes`."""
+        """Search the hashes of the user classes in the keys; see `find_class_hashes`."""
         if not self.unknown:
             return self._check_known(layouts)
         if not len(self.keys):
@@ -430,7 +433,8 @@ class _Search:
             return
         orders = list_orders(len(field_nodes(node)), 400)
         self.complete &= orders.complete
-        # Fields of classes that are unknown themselves count as 0 while the terms are listed.
+        # A field whose class has an unknown hash, too, counts as 0 here: of the trials only the expressions are used,
+        # not the hash codes.
         hasher = Hasher({other: _zeros for other in self.unknown if other != name}, self.known)
         for trial in list_trials(node, calls, hasher, COMMON_SCHEMES):
             picked = trial.pick(orders)
@@ -554,7 +558,7 @@ class _Search:
             try:
                 groups = assign_key_groups(self._codes(expressions, self.few), self.max_parallelism)
             except UsageError:
-                # A field of the class has no hash that is the same in every JVM.
+                # The expression uses a field whose hash is not the same in every JVM, so it cannot be the right one.
                 continue
             missed = int((groups != self.few_groups).sum())
             if missed <= misses:

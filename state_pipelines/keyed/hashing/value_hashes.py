@@ -76,7 +76,7 @@ def class_name(node: tree.Serializer) -> str | None:
 
 
 def is_unknown(node: tree.Serializer) -> bool:
-    """Whether the hash of the class must be found or given."""
+    """Return whether the `hashCode` of a class is not known, so that it must be found by a search or given."""
     match node:
         case tree.Pojo() | tree.CaseClass():
             # The hash of a case class of flink-scala-api depends on the Scala release, which snapshots do not store.
@@ -90,7 +90,7 @@ def is_unknown(node: tree.Serializer) -> bool:
 
 
 def find_unknown_classes(serializer: tree.Serializer, known: Mapping[str, object]) -> dict[str, tree.Serializer]:
-    """The classes inside a key whose hash must be found, innermost first, without those that are `known`."""
+    """Return the classes inside a key whose hash must be found, innermost first, without those that are `known`."""
     found: dict[str, tree.Serializer] = {}
     for node in reversed([*walk(serializer)]):
         name = class_name(node)
@@ -100,12 +100,12 @@ def find_unknown_classes(serializer: tree.Serializer, known: Mapping[str, object
 
 
 def field_nodes(node: tree.Serializer) -> dict[str, tree.Serializer]:
-    """The fields of a class and their serializers; those of a tuple or case class are `f0`, `f1`, ….
+    """Return the fields of a class and their serializers; those of a tuple or case class are `f0`, `f1`, ….
 
     Fields of Avro records have no serializers of their own: each comes with the one of the record.
 
     Raises:
-        UnsupportedError: the type of a field was lost before the snapshot was written.
+        UnsupportedError: the snapshot does not have the type of a field, which Flink had lost before it wrote it.
     """
     match node:
         case tree.Pojo(fields=fields):
@@ -144,11 +144,11 @@ def refuse_type(node: tree.Serializer) -> UsageError | UnsupportedError:
 
 
 def unknown_hash(node: tree.Serializer) -> UnsupportedError:
-    """The error for a user class whose hash is not known."""
+    """Make the error for a user class whose `hashCode` is not known."""
     name = getattr(node, "type_class", None) or class_name(node)
     return UnsupportedError(
         f"the hashCode of {name} is code of the user's that no snapshot holds",
-        hint="Give its hash; Objects.hash and records are a combination of the hashes of the fields",
+        hint="Give its hash as an expression over its fields, such as objects(a, b) for Objects.hash or record(a, b)",
     )
 
 
@@ -165,7 +165,7 @@ def hash_codes(
     pojo_hashes: Mapping[str, ClassHash] | None = None,
     expressions: Mapping[str, HashExpression] | None = None,
 ) -> HashCodes:
-    """The `hashCode()` of every value; 0 for null.
+    """Compute `hashCode()` of every value; 0 for null.
 
     Args:
         serializer: of the values.
@@ -197,7 +197,7 @@ class Hasher:
     expressions: dict[str, HashExpression] = field(default_factory=dict)
 
     def hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
-        """`hashCode()`, 0 for null."""
+        """Compute `hashCode()` of each value, 0 for null."""
         codes = self._hash(node, array)
         # A null option is Scala's `None`, an object whose hash is not 0.
         return codes if class_hashes.is_option(node) else without_nulls(codes, array)
@@ -243,14 +243,14 @@ class Hasher:
         raise refuse_type(node)
 
     def scala_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
-        """`##` of Scala: as `hashCode`, but equal numbers of different types have one hash; 0 for null."""
+        """Compute Scala's `##` of each value: `hashCode`, but the same for equal numbers of all types; 0 for null."""
         inner = node.inner if isinstance(node, tree.Nullable) else node
         if isinstance(inner, tree.Basic) and inner.kind in class_hashes.NUMBER_HASHES:
             return without_nulls(class_hashes.NUMBER_HASHES[inner.kind](conform_basic(inner.kind, array)), array)
         return self.hash(node, array)
 
     def element_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
-        """The contribution of a field of a row: as `Arrays.deepHashCode`, also inside lists and maps; 0 for null."""
+        """Compute the hash codes of a field of a row: `Arrays.deepHashCode`, also inside lists and maps; 0 for null."""
         return without_nulls(self._element_hash(node, array), array)
 
     def _element_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
@@ -269,7 +269,7 @@ class Hasher:
         return 31 + self.hash(node, array)
 
     def array_hash(self, node: tree.Serializer, array: pa.Array) -> HashCodes:
-        """`Arrays.hashCode` of an array of numbers, `Arrays.deepHashCode` of one of objects; 0 for null."""
+        """Compute `Arrays.hashCode` of arrays of numbers, `Arrays.deepHashCode` of those of objects; 0 for null."""
         match node:
             case tree.Nullable(inner=inner):
                 return self.array_hash(inner, array)
@@ -343,7 +343,7 @@ class Hasher:
         return expression.evaluate(field_codes, class_name(node) or "", len(array))
 
     def field_codes(self, node: tree.Serializer, array: pa.Array, name: str, how: How) -> tuple[HashCodes, pa.Array]:
-        """The contribution of a field to the `hashCode` of its class.
+        """Compute the hash codes that a field contributes to the `hashCode` of its class.
 
         Args:
             node: serializer of the class.
@@ -379,7 +379,7 @@ class Hasher:
             return self.scala_hash(inner, array)
         if how in (How.NAME, How.ORDINAL):
             if not isinstance(inner, tree.Enum):
-                raise UsageError(f"{how.value}() takes an enum")
+                raise UsageError(f"{how.value}() in a hash expression takes a field that is an enum")
             if how is How.NAME:
                 return hash_strings(array)
             return hash_ints(pc.index_in(array, pa.array(inner.constants, pa.string())))
@@ -409,9 +409,9 @@ def _positional(fields: tuple[tree.Serializer, ...]) -> list[tuple[str, tree.Ser
 
 
 def _low_bits(array: pa.Array) -> HashCodes:
-    """The cast `(int)` of Java, of an integer."""
+    """Cast integers to `int` as Java does, which keeps their lowest 32 bits."""
     if not pa.types.is_integer(array.type):
-        raise UsageError("int() takes a field of whole numbers")
+        raise UsageError("int() in a hash expression takes a field of whole numbers")
     return numbers(array).astype(np.int64).astype(np.int32)
 
 
@@ -431,7 +431,7 @@ def require_one_class(name: str, array: pa.Array) -> None:
 
 
 def _hash_binary_rows(node: tree.Serializer, array: pa.Array) -> HashCodes:
-    """`BinaryRowData.hashCode`: of the bytes that the serializer writes."""
+    """Compute `BinaryRowData.hashCode` of rows, from the bytes that their serializer writes."""
     columns = plan_columns(derive_layout(node, LayoutContext()))
     codes = np.zeros(len(array), np.int32)
     present = array.drop_null() if array.null_count else array
@@ -443,7 +443,7 @@ def _hash_binary_rows(node: tree.Serializer, array: pa.Array) -> HashCodes:
 
 
 def _encode_coded(coder: Coder, array: pa.Array) -> pa.Array:
-    """The bytes that a coder of Beam writes for each value."""
+    """Return the bytes that a coder of Beam writes for each value."""
     columns = plan_columns(derive_coder(coder))
     present = array.drop_null() if array.null_count else array
     encoded = columns.encode(conform(present, columns.type))
@@ -458,12 +458,12 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class KeyHasher:
-    """Hashes keys; can be sent to other processes.
+    """Computes the hash codes of keys; can be sent to other processes.
 
     Attributes:
         key_serializer: of the keys.
-        layouts: what their layouts depend on.
-        expressions: `hashCode` of user classes, by class name, in order.
+        layouts: context for deriving the layout of the keys.
+        expressions: (class name, `hashCode`) of user classes, sorted by name.
     """
 
     key_serializer: tree.Serializer
@@ -476,7 +476,7 @@ class KeyHasher:
         return _find_kernel(self.key_serializer) is not None
 
     def hash_keys(self, records: KeyedRecords, *, skip: int = 0) -> HashCodes:
-        """`hashCode()` of the key of each record.
+        """Compute `hashCode()` of the key of each record.
 
         Args:
             records: of one state.
@@ -496,7 +496,7 @@ class KeyHasher:
     def hash_spans(
         self, data: Bytes, starts: Positions, ends: Positions, *, offset: int = 0, file: str | None = None
     ) -> HashCodes:
-        """`hashCode()` of keys that begin at `data[starts[i]]`; none reaches beyond `ends[i]`, but bytes may follow.
+        """Compute `hashCode()` of keys at `data[starts[i]]`, which end at `ends[i]` or before.
 
         Args:
             data: u8.
@@ -549,11 +549,11 @@ class KeyHasher:
         return codes
 
     def hash_values(self, keys: pa.Array) -> HashCodes:
-        """`hashCode()` of keys in the Arrow form of their layout; errors as `hash_codes`."""
+        """Compute `hashCode()` of keys in the Arrow type of their layout; errors as for `hash_codes`."""
         return Hasher(expressions=dict(self.expressions)).hash(self.key_serializer, keys)
 
     def assign_keys(self, records: KeyedRecords, max_parallelism: int, *, skip: int = 0) -> npt.NDArray[np.int32]:
-        """The key group of each record by the hash of its key; as `hash_keys`."""
+        """Compute the key group of each record from the hash of its key; arguments and errors as for `hash_keys`."""
         return assign_key_groups(self.hash_keys(records, skip=skip), max_parallelism)
 
 
@@ -564,7 +564,7 @@ def make_key_hasher(
 
     Args:
         key_serializer: of the keys.
-        layouts: what their layouts depend on.
+        layouts: context for deriving the layout of the keys.
         expressions: by class name, the `hashCode` of user classes.
 
     Raises:
@@ -608,7 +608,7 @@ def find_key_group(
 
     Args:
         key_serializer: of the key.
-        layouts: context of the layouts.
+        layouts: context for deriving the layout of the key.
         key: u8, the key as its serializer writes it.
         max_parallelism: number of key groups.
     """

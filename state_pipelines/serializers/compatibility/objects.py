@@ -268,7 +268,7 @@ def _show(schema: object) -> str | None:
 
 
 def _after_migration(path: str, old: object, new: object, reason: str, *, loss: bool = False) -> SerializerDifference:
-    remedy = "Nothing to do if the values may go; if the field has another name now, add an alias"
+    remedy = "Nothing to do if the values of the field may be dropped; if the field has another name now, add an alias"
     return SerializerDifference(
         path=path,
         old=_show(old),
@@ -599,7 +599,7 @@ def _removed(
     name = quote(field.name)
     reason = f"the field {name} is gone: Flink drops its values without a word"
     reason += "" if is_known else ", or fails if it is transient now"
-    remedy = "Nothing to do if the values may go"
+    remedy = "Nothing to do if the values of the field may be dropped"
     twins = [quote(each.name) for each in added if each.serializer == field.serializer and each.name != field.name]
     if successor is not None:
         # Flink looks for the field in the class that declared it and in superclasses of that class, not in subclasses.

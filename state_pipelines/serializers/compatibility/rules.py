@@ -153,7 +153,7 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def combine(compatibilities: Iterable[Compatibility]) -> Compatibility:
-    """Merge several comparisons into one."""
+    """Merge the results of several comparisons: all findings, and the outcome that takes precedence."""
     compatibilities = tuple(compatibilities)
     return Compatibility(
         worst(each.outcome for each in compatibilities),
@@ -162,14 +162,14 @@ def combine(compatibilities: Iterable[Compatibility]) -> Compatibility:
 
 
 def single(finding: SerializerDifference) -> Compatibility:
-    """Return a comparison with one finding."""
+    """Return the result of a comparison that has one finding."""
     return Compatibility(finding.outcome, (finding,))
 
 
 def differ(
     old: Serializer, new: Serializer, outcome: Outcome, reason: str, remedy: str = "", *, unnoticed: bool = False
 ) -> Compatibility:
-    """Return a comparison with one finding about two whole serializers; for arguments, see `SerializerDifference`."""
+    """Return the result of a comparison with one finding about two whole serializers (see `SerializerDifference`)."""
     before, after = describe(old), describe(new)
     return single(
         SerializerDifference(old=before, new=after, outcome=outcome, reason=reason, remedy=remedy, unnoticed=unnoticed)
@@ -401,7 +401,8 @@ def _is_unnoticed(old: Serializer, new: Serializer) -> bool:
     """Return whether Flink misses the difference: for composites it compares only the outer data."""
     if not isinstance(old, Composite) or not isinstance(new, Composite) or len(old.nested) != len(new.nested):
         return False
-    # A snapshot class that is not Flink's may check which class wrote the old snapshot, and so notice the difference.
+    # A snapshot class that is not Flink's may check which class wrote the old snapshot and so notice the difference:
+    # then the finding is not `unnoticed`.
     if (
         isinstance(new, _COMPARES_OUTER)
         or new.snapshot_class in java_types.CASE_CLASSES
@@ -457,7 +458,7 @@ def _value(node: TtlAware) -> Serializer:
 
 @rule.register(PythonValue)
 def compare_python_values(old: Serializer, new: Serializer) -> Compatibility:
-    """Compare two serializers, at least one of which has a declared type.
+    """Compare two serializers of state of a Python function; the user has declared the type of at least one.
 
     PyFlink does not compare coders: the new one reads wrong values from old bytes, or fails on the first value.
     """
@@ -483,7 +484,7 @@ def compare_class(before: str, after: str, old: Serializer, new: Serializer) -> 
 
 @rule.register(Basic)
 def _basic(old: Basic, new: Basic) -> Compatibility:
-    # Two nodes with the same snapshot class have the same kind, and nothing else can differ.
+    # Both have the same snapshot class, and such a snapshot stores nothing that could differ.
     return SAME
 
 
@@ -555,7 +556,8 @@ def _scala_enum(old: ScalaEnum, new: ScalaEnum) -> Compatibility:
 
 @rule.register(BeamSerializer)
 def _beam(old: BeamSerializer, new: BeamSerializer) -> Compatibility:
-    # The coder inside the key bytes may be known in one of the serializers only. Then they cannot be compared.
+    # The coder of the keys inside the key bytes may be known in one of the serializers only. Then the coders cannot be
+    # compared, and count as the same.
     unknown = old.coder.is_key_bytes and new.coder.is_key_bytes and not (old.coder.components and new.coder.components)
     if unknown or old.coder == new.coder:
         return SAME
@@ -657,7 +659,7 @@ def _taken_as_is(old: Serializer, new: Serializer) -> Compatibility:
 
 @rule.register(CaseObject)
 def _case_object(old: CaseObject, new: CaseObject) -> Compatibility:
-    # No bytes are stored, and the serializer accepts every snapshot.
+    # A Scala object has no bytes in the data, and its serializer is compatible with every snapshot.
     return combine(())
 
 
