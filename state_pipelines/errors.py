@@ -109,7 +109,7 @@ def unsupported_version(
         what: what has the version, such as `keyed state`.
         version: the version found.
         known: the versions that this release reads, such as `5 and 6`.
-        where: where it was found.
+        where: location of the version.
         hint: what to do if the number can be a version.
     """
     if 0 < version <= _LARGEST_VERSION:
@@ -124,12 +124,12 @@ def older_than_promised(what: str, where: Where) -> UnsupportedVersionError:
 
     Args:
         what: the layout, such as `keyed state header of version 5`.
-        where: where it was found.
+        where: location of the layout.
     """
     return UnsupportedVersionError(
-        f"{what}: written by a Flink older than 1.8, from which on snapshots are promised to be read",
+        f"{what}: written by a Flink older than 1.8, the oldest release whose snapshots are supported",
         where=where,
-        hint="Restore it with Flink 1.8 to 1.16, which still read that form, take a savepoint there, and use that",
+        hint="Restore it with Flink 1.8 to 1.16, which still read that format, take a savepoint there, and use that",
     )
 
 
@@ -160,7 +160,7 @@ class StorageError(StateError):
 
 
 class ClusterError(StateError):
-    """A running Flink cannot be reached, refuses or fails.
+    """A running Flink cluster cannot be reached, refuses a request or fails.
 
     `details["flink"]` has Flink's own words, where it gave any.
 

@@ -69,9 +69,9 @@ class JavaField:
     """A field that a class declares.
 
     Attributes:
-        type: with its type arguments.
-        raw: the type without them, as `erase` writes it.
-        is_kept: neither static nor transient.
+        type: type of the field, with its type arguments.
+        raw: type of the field without type arguments, as `erase` writes it.
+        is_kept: whether it is neither static nor transient, so that serializers write it.
         is_final: it cannot be set after the constructor.
         is_synthetic: the compiler added it, such as `this$0` of inner classes; Kryo leaves it out.
         has_factory: `@TypeInfo` names a factory that makes its serializer.
@@ -92,10 +92,10 @@ class JavaMethod:
     """A method that a class declares; constructors are called `<init>`.
 
     Attributes:
-        parameters: raw types.
-        returns: raw type, or `void`.
-        generic_parameters: with type arguments.
-        generic_returns: with type arguments.
+        parameters: raw types of the parameters.
+        returns: raw type of the result, or `void`.
+        generic_parameters: types of the parameters, with type arguments.
+        generic_returns: type of the result, with type arguments.
     """
 
     name: str
@@ -118,21 +118,21 @@ class Nesting(Enum):
 
 @dataclass(frozen=True)
 class JavaClass:
-    """A class.
+    """A Java class, as its class file or a field list describes it.
 
     Attributes:
-        name: as `Class.getName` has it.
+        name: name of the class, as `Class.getName` has it.
         parent: super class with its type arguments; None for `java.lang.Object` and interfaces.
-        interfaces: names.
+        interfaces: names of the interfaces.
         parameters: type parameters.
-        fields: in the order of the source.
-        methods: those that the class itself declares.
-        constants: of an enum, in order.
+        fields: the declared fields, in the order of the source.
+        methods: the methods that the class itself declares.
+        constants: constants of an enum, in order.
         has_factory: `@TypeInfo` names a factory that makes its serializer.
         writes_itself: `KryoSerializable` or `@DefaultSerializer` replaces Kryo's serializer of fields.
         nesting: where the class is declared.
         references: classes that the code names.
-        creates: classes of which the code calls a constructor, those of super classes included.
+        creates: classes of which the code calls a constructor, including the constructors of super classes.
         schema_json: schema of a class that Avro generated; empty if there is none.
     """
 
@@ -182,7 +182,8 @@ def declare(declaration: ClassDeclaration) -> JavaClass:
         else (),
         constants=declaration.constants,
         is_final=kind in (ClassKind.FINAL, ClassKind.RECORD),
-        # Subclasses of collections inherit private fields, so they are no POJOs; no interface is one either.
+        # Subclasses of collections inherit private fields, so they are no POJOs. They count as interfaces here, which
+        # are no POJOs either.
         is_interface=kind in (ClassKind.INTERFACE, *COLLECTION_KINDS),
     )
 
@@ -250,7 +251,7 @@ class _Pool:
         return (self.class_name(index) for index, (tag, _) in self.references.items() if tag == _CLASS)
 
     def created(self) -> Iterator[str]:
-        """Yield the classes of the constructors among the methods."""
+        """Yield the classes of which the class file calls a constructor, from its method constants."""
         for tag, owner, name in self.pairs.values():
             if tag == _METHOD and self.texts[self.pairs[name][1]] == "<init>":
                 yield self.class_name(owner)
@@ -272,7 +273,7 @@ def parse_class(data: bytes, name: str | None = None) -> JavaClass:
 
     Args:
         data: bytes of the file.
-        name: of the file, for errors.
+        name: name of the file, for errors.
 
     Raises:
         FormatError: the bytes are not a class file.
@@ -433,7 +434,7 @@ def _skip_value(table: Reader, pool: _Pool) -> None:
 
 
 def _find_schema(pool: _Pool, own: str) -> str:
-    """Return the schema of a class that Avro generated, a string constant; empty if it is split, as long ones are."""
+    """Return the schema of a class that Avro generated; empty if it is several string constants, as long ones are."""
     for text in pool.strings():
         if text.startswith("{"):
             try:
@@ -478,7 +479,7 @@ def _make_method(member: _Member, pool: _Pool, reader: Reader) -> JavaMethod:
 
 
 class _Signature:
-    """A cursor over a descriptor or a signature (4.3 and 4.7.9.1 of the specification)."""
+    """A cursor over a descriptor or a signature (4.3 and 4.7.9.1 of the JVM specification)."""
 
     def __init__(self, text: str, reader: Reader) -> None:
         self.text = text
@@ -585,7 +586,7 @@ class ClassPathEntry(Protocol):
     """An entry of a class path: a jar, a directory, or given classes."""
 
     def find(self, name: str) -> JavaClass | None:
-        """Return the class of a name, or None."""
+        """Return the class with a name; None if there is none."""
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
         """Yield pairs of names: each class with its super class, then the class with each of its interfaces."""
@@ -596,8 +597,8 @@ class ClassPath:
     """Entries in which classes are looked up; the first one that has a class wins.
 
     Attributes:
-        entries: in order.
-        names: of the entries, for messages.
+        entries: the entries, in order.
+        names: names of the entries, for messages.
         declared: the field lists among them.
     """
 
@@ -696,7 +697,7 @@ class GivenClass:
     content: JavaClass
 
     def find(self, name: str) -> JavaClass | None:
-        """Return the class, if it has the name."""
+        """Return the class if it has this name, else None."""
         return self.content if self.content.name == name else None
 
     def super_classes(self) -> Iterator[tuple[str, str]]:
@@ -810,7 +811,7 @@ def _load(paths: tuple[str, ...]) -> FieldLists:
 
 @lru_cache(maxsize=16)
 def _load_once(paths: tuple[str, ...]) -> FieldLists:
-    """Load as `_load` does, once per process: many tasks of Spark read the same snapshot."""
+    """Load the field lists of paths, once per process: many tasks of Spark read the same snapshot."""
     return _load(paths)
 
 

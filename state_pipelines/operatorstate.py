@@ -73,7 +73,7 @@ def join_offsets(states: Sequence[OperatorStateMetaInfo], name: str) -> dict[str
 
     Args:
         states: the states of all handles.
-        name: of the stream, for errors.
+        name: name of the stream, for errors.
 
     Raises:
         FormatError: elements of a list state are listed in two handles, or twice in one; or handles have different
@@ -106,9 +106,9 @@ def order_offsets(
     Args:
         handle: states of one handle.
         shared: states of all handles over the file, if there are several; else empty.
-        header: of the file.
+        header: header of the file.
         bounds: end of the header, and end of the file.
-        name: of the file.
+        name: name of the file.
 
     Raises:
         FormatError: the file lacks a state, or has it with another mode; an offset is outside; two handles have the
@@ -198,7 +198,7 @@ class OperatorHeader:
 
     Attributes:
         version: 5 or 6.
-        compressed: the payload is a snappy framed stream that starts right after the header.
+        compressed: the payload (all bytes after the header) is a snappy framed stream.
         lists: list states; their elements are found through the offsets of the state handle only.
         broadcasts: broadcast states.
         raw: the bytes of a header that cannot be read completely and is written unchanged; else empty.
@@ -225,7 +225,7 @@ class OperatorHeader:
 
 
 def read_operator_header(reader: Reader) -> OperatorHeader:
-    """Read the header.
+    """Read the header of a file of operator state.
 
     Raises:
         UnsupportedVersionError: version 1 to 4, written before 1.8, or a later one than 6.
@@ -265,8 +265,9 @@ def settle_operator_header(
 
     Args:
         data: begins with the header.
-        name: of the file, for errors.
-        end: offset of the payload; in a compressed file, of its first chunk.
+        name: name of the file, for errors.
+        end: offset of the first byte after the header; in a compressed file, offset of the first chunk, which follows
+            the stream id.
         states: distribution mode by name of all states, from `_metadata`.
         declared: snapshot classes that the user declares.
 
@@ -275,7 +276,7 @@ def settle_operator_header(
             for the unread states.
 
     Raises:
-        UnsupportedError, FormatError: as `read_operator_header`.
+        UnsupportedError, FormatError: as for `read_operator_header`.
     """
     stop = end
     if data[end - len(STREAM_ID) : end] == STREAM_ID and data[3:5] == b"\6\1":
@@ -308,7 +309,7 @@ def settle_operator_header(
 
 
 def write_operator_header(writer: Writer, header: OperatorHeader) -> None:
-    """Write what `read_operator_header` reads.
+    """Write the header of a file of operator state; the inverse of `read_operator_header`.
 
     Raises:
         UsageError: a compressed header of version 5, which cannot store the flag.
@@ -343,7 +344,7 @@ class OperatorStateFile:
 
     Attributes:
         name: file or handle name, for errors.
-        header: as read.
+        header: header of the file, as read.
         data: u8; the file itself, or the decompressed stream.
         spans: per state that the handle names, i64[n] starts and ends in `data`, in the order of the handle.
         chunks: for a compressed file, i64[m] starts of its chunks in `data` and in the file; None for a plain file.
@@ -422,11 +423,11 @@ def read_operator_file(
     known: tuple[OperatorHeader, int] | None = None,
     shared: Sequence[OperatorStateMetaInfo] = (),
 ) -> OperatorStateFile:
-    """Find the elements that a handle names.
+    """Find the elements that a handle of operator state names in its file.
 
     Args:
         data: all bytes of the stream.
-        handle: its states and offsets are used.
+        handle: the handle, of which states and offsets are used.
         name: file or handle name, for errors.
         known: the header and its end, where they were read before.
         shared: the states of all handles over the stream, if there are several; after a rescaling the copies of a
@@ -438,7 +439,7 @@ def read_operator_file(
         UnsupportedError, UnknownSerializerError: see `read_operator_header`.
     """
     if not data and not handle.states:
-        # File merging makes such a handle for a subtask without state.
+        # File merging makes an empty handle for a subtask without state.
         return OperatorStateFile(name, OperatorHeader(), np.zeros(0, np.uint8), {})
     if known is None:
         reader = Reader(data, name)
@@ -458,7 +459,7 @@ def read_operator_file(
 def write_operator_file(
     header: OperatorHeader, lists: Mapping[str, Encoded], broadcasts: Mapping[str, tuple[int, bytes]]
 ) -> tuple[bytes, tuple[OperatorStateMetaInfo, ...]]:
-    """Write a file; the mirror of `read_operator_file`.
+    """Encode a file of operator state; the inverse of `read_operator_file`.
 
     Args:
         header: the states in their order, and whether the payload is compressed.
@@ -518,7 +519,7 @@ def decode_list_state(
 
     Raises:
         UnsupportedError: the elements have no Arrow type.
-        FormatError: as `read_list_state`.
+        FormatError: as for `read_list_state`.
     """
     with _at_state(file, info.name):
         columns = plan_columns(derive_layout(info.element, context))
@@ -549,7 +550,7 @@ def find_entries(
     """Return the entries of a broadcast state as bytes: (data, i64[n] starts, i64[n] ends), key and value together.
 
     Raises:
-        UnsupportedError, FormatError: as `read_broadcast_state`; only the serializers determine the end of an entry.
+        UnsupportedError, FormatError: as for `read_broadcast_state`; only serializers determine the end of an entry.
     """
     _, ends = _decode_entries(file, info, context)
     data, start, _, _ = file.broadcast(info.name)
@@ -560,7 +561,7 @@ def lay_out_entry(info: StateMetaInfo, key: LayoutContext, value: LayoutContext)
     """Return the layout of an entry of a broadcast state: the key, then the value.
 
     Args:
-        info: of the state.
+        info: meta info of the state.
         key: context of the layout of the key.
         value: context of the layout of the value.
 
@@ -641,7 +642,7 @@ def _at_state(file: OperatorStateFile, state: str) -> Iterator[None]:
 
 
 def _decompress(data: bytes, start: int, name: str) -> tuple[bytes, Spans]:
-    """Return the decompressed payload, and the starts of its chunks in the payload and in the file."""
+    """Return the decompressed bytes after the header, and the starts of the chunks in them and in the file."""
     if data[start : start + len(STREAM_ID)] != STREAM_ID:
         raise FormatError("no snappy framed stream follows the header", where=Where(file=name, offset=start))
     chunks, plain, framed = [], [], []
@@ -692,7 +693,7 @@ def _check_names(kind: str, infos: tuple[StateMetaInfo, ...], given: Mapping[str
     names = [info.name for info in infos]
     if set(names) != set(given):
         what = f"the {kind} states of the header are {', '.join(names) or 'none'}"
-        raise UsageError(f"{what}, those given {', '.join(given) or 'none'}")
+        raise UsageError(f"{what}, but the states given are {', '.join(given) or 'none'}")
 
 
 FIRST_READ = 64 << 10
@@ -707,10 +708,10 @@ class UnreadOperatorState:
 
     Attributes:
         stream: the stream of the handle.
-        handle: locates the elements.
-        header: as read.
+        handle: the handle, which has the offsets of the elements.
+        header: header of the file, as read.
         header_end: offset of the first byte after the header.
-        kept: reads the stream, and keeps it for the other states in it.
+        kept: cache through which the stream is read, since other states are in it too.
         shared: the states of all handles over the stream, where it has several.
     """
 
@@ -741,7 +742,7 @@ class UnreadOperatorState:
         """Check the handles over the file by its header, without reading the elements.
 
         Raises:
-            FormatError: as of `order_offsets`.
+            FormatError: as for `order_offsets`.
         """
         if "_is_checked" not in self.__dict__:
             bounds = self.header_end, self.stream.size
@@ -783,8 +784,8 @@ def open_operator_state(
 
     Args:
         stream: the stream of the handle.
-        handle: locates the elements; the header ends before the first one.
-        kept: keeps streams of the snapshot; streams of at most `first_read` bytes are read from it.
+        handle: the handle, which has the offsets of the elements; the header ends before the first element.
+        kept: cache of the streams of the snapshot; streams of at most `first_read` bytes are read through it.
         first_read: bytes that are read at first.
         header_end: the header ends here or before, by the handles of other subtasks over this stream; 0: unknown.
         declared: snapshot classes that the user declares.
@@ -796,9 +797,9 @@ def open_operator_state(
     """
     kept = kept or KeptStreams()
     if not stream.size and not handle.states:
-        # File merging makes such a handle for a subtask without state.
+        # File merging makes an empty handle for a subtask without state.
         return UnreadOperatorState(stream, handle, OperatorHeader(), 0, kept)
-    # Invalid offsets are reported when elements are read.
+    # Ignore invalid offsets here; they are reported when elements are read.
     offsets = [offset for state in handle.states for offset in state.offsets if 0 < offset < stream.size]
     end = min([stream.size, *offsets])
     if 0 < header_end < end:
@@ -809,7 +810,8 @@ def open_operator_state(
         try:
             return UnreadOperatorState(stream, handle, *_parse_header(data), kept)
         except StateError as error:
-            # A truncated header looks damaged; only the complete one is conclusive.
+            # A header that the short read has cut off looks damaged too: read more, and report only the error of a
+            # complete one.
             if size == end:
                 if isinstance(error, UnsupportedError):
                     states = tuple((state.state_name, state.mode.name) for state in handle.states)

@@ -14,11 +14,11 @@ def load_plugins(group: str, kind: str) -> None:
     """Load the modules behind the entry points of a group; once per process.
 
     Args:
-        group: of the entry points, such as `state_pipelines.serializers`.
-        kind: what they bring, for messages.
+        group: name of the group of entry points, such as `state_pipelines.serializers`.
+        kind: kind of the plug-ins, for messages, such as `serializer`.
 
     Raises:
-        UsageError: one of them cannot be loaded.
+        UsageError: a module cannot be loaded.
     """
     with _lock:
         if group in _loaded:

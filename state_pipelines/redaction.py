@@ -39,7 +39,7 @@ _SECRET_OPTION = re.compile(_SECRET_NAME, re.IGNORECASE)
 # of a state or operator: `token: may be missing`.
 _CONFIGURATION = r"(?:aws|azure|cos|dfs|flink|fs|gs|hadoop|hive|oss|presto|s3[anp]?|security|spark)\."
 _AUTHENTICATION = r"(?:Basic|Bearer|Digest|Negotiate|SharedKey|Token)"
-# secret=…, 'aws_session_token': '…', "secret": "…" in a text that is quoted itself, s3.access.key: …,
+# Matches secret=…, 'aws_session_token': '…', "secret": "…" in a text that is quoted itself, s3.access.key: …,
 # Authorization: Bearer …. Every name is looked at once, and what was replaced is not looked at again.
 _OPTION = re.compile(
     rf"(?<!{_NAME})(?:"
@@ -66,7 +66,7 @@ _STRONG_NAME = (
 # These names are also ordinary words in messages, so only values that do not look like words are hidden.
 _WEAK_NAME = r"(?:authorization|credentials?|pwd|sas|secret|signature|token)"
 _NO_WORD = r"(?=[^\s'\",;&}\]]{6})(?=[^\s'\",;&}\]0-9/+=]*[0-9/+=])"
-# password: …, aws_secret_access_key = …, secret: …, --token …
+# Matches password: …, aws_secret_access_key = …, secret: …, --token …
 _NAMED = re.compile(
     rf"(?<![\w.-]){_NAMED_BEFORE}(?:"
     rf"(?P<strong>(?={_PLAIN}*?{_STRONG_NAME}){_PLAIN}++(?:\s?:\s++|\s?=\s?))"
@@ -79,7 +79,7 @@ _SHOWN_NAMED = r"\g<strong>\g<weak>\g<argument>\g<single>\g<double>…"
 # The whole rest of the line is hidden: the names in a cookie do not say which values are secret.
 _COOKIE = re.compile(r"(?<![\w.-])((?:set-)?cookie\s?:\s)(?!…)[^\r\n'\"]++", re.IGNORECASE)
 _BEARER = re.compile(r"(?<!\w)(Bearer\s)\s*+[\w.~+/=-]{8,}+", re.IGNORECASE)
-# <SecretAccessKey>…</SecretAccessKey>
+# Matches elements of XML such as <SecretAccessKey>…</SecretAccessKey>.
 _ELEMENT = re.compile(rf"(<(?=[\w:.-]*?{_SECRET_NAME})[\w:.-]++>)[^<]++(?=</)", re.IGNORECASE)
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]*+-----(?<=PRIVATE KEY-----)(?:(?!-----END).)*+(?:-----END[^-]*+-----)?", re.DOTALL
@@ -173,7 +173,8 @@ def _redact_urls(word: str) -> str:
         if at >= 0:
             shown.append(f"{word[end:begin]}…")
             if query is not None and query < at:
-                # A `?` or `#` is before the `@`: the text after the `@` may be the rest of a query.
+                # A `?` or `#` is before the `@`, so the text after the `@` may be the rest of a query, and is hidden
+                # too.
                 return "".join((*shown, "@…", closers))
             end = at
     if query is not None and query + 1 + len(closers) < len(word):

@@ -69,15 +69,15 @@ _KEPT_SCOPES = 4096
 
 
 class StateLog:
-    """Changes of one state.
+    """Logged changes of one keyed state.
 
     Args:
         info: the state.
-        layout: of its records.
+        layout: layout of its records.
         settings: TTL and default value, which the log contains.
 
     Attributes:
-        kind: of its entries.
+        kind: kind of its entries.
     """
 
     def __init__(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
@@ -205,17 +205,17 @@ class LoggedEntries:
         self._entries, self._log = entries, log
 
     def put(self, key: bytes, value: bytes, /) -> None:
-        """See `Entries`."""
+        """Set the value of a record key, and log the change."""
         self._entries.put(key, value)
         self._log.put(key, value)
 
     def delete(self, key: bytes, /) -> None:
-        """See `Entries`."""
+        """Remove the entry of a record key, and log the change."""
         self._entries.delete(key)
         self._log.delete(key)
 
     def append(self, key: bytes, element: bytes, /) -> None:
-        """See `Entries`."""
+        """Append elements, joined by `DELIMITER`, to the list of a record key, and log the change."""
         self._entries.append(key, element)
         self._log.append(key, element)
 
@@ -232,17 +232,17 @@ class LoggedMaps:
         self._entries, self._log = entries, log
 
     def put(self, head: bytes, map_key: bytes, value: bytes, /) -> None:
-        """See `MapEntries`."""
+        """Set the value of a map key, and log the change."""
         self._entries.put(head, map_key, value)
         self._log.put_entry(head, map_key, value)
 
     def delete(self, head: bytes, map_key: bytes, /) -> None:
-        """See `MapEntries`."""
+        """Remove a map key, and log the change."""
         self._entries.delete(head, map_key)
         self._log.delete_entry(head, map_key)
 
     def delete_all(self, head: bytes, /) -> None:
-        """See `MapEntries`."""
+        """Remove all map keys of a head, and log the change."""
         self._entries.delete_all(head)
         self._log.delete_map(head)
 
@@ -255,7 +255,7 @@ class ChangelogStore:
 
     Attributes:
         store: the wrapped store.
-        is_heap: as in the wrapped store.
+        is_heap: whether the wrapped store follows the rules of Flink's heap backend.
         unlogged: number of changes that bypassed the log: records were loaded, a state was dropped, or it was
             registered with another serializer. Only a new base contains such changes.
         without_log: names of the states whose changes are never logged: states with TTL whose `StateTtlConfig` is
@@ -272,7 +272,7 @@ class ChangelogStore:
         self._described: set[str] = set()
 
     def register(self, info: StateMetaInfo, layout: KeyedLayout, settings: StateSettings = NO_SETTINGS) -> None:
-        """See `EntryStore`."""
+        """Note a state, and begin a log of its changes, unless they are never logged (`without_log`)."""
         self.store.register(info, layout, settings)
         if layout.is_declared or (layout.ttl and settings.ttl_config is None):
             self._logs.pop(info.name, None)
@@ -285,7 +285,7 @@ class ChangelogStore:
                 self.unlogged += 1
 
     def note_restored(self, infos: Iterable[StateMetaInfo]) -> None:
-        """Note the states of the base: changes of a state with other serializers do not fit the base."""
+        """Note the states of the restored base: if one gets other serializers, its changes do not fit the base."""
         self._restored = {info.name: info for info in infos}
         self._described = set(self._restored)
 
@@ -300,32 +300,32 @@ class ChangelogStore:
         return found
 
     def open_entries(self, name: str, kind: EntryKind) -> Entries:
-        """See `EntryStore`."""
+        """Open the entries of a state other than map state, and log their changes if the state has a log."""
         entries, log = self.store.open_entries(name, kind), self._logs.get(name)
         return entries if log is None else LoggedEntries(entries, log)
 
     def open_map(self, name: str, measure_head: MeasureHead) -> MapEntries:
-        """See `EntryStore`."""
+        """Open the entries of a map state, and log their changes if the state has a log."""
         entries, log = self.store.open_map(name, measure_head), self._logs.get(name)
         return entries if log is None else LoggedMaps(entries, log)
 
     def load(self, name: str, records: KeyedRecords) -> None:
-        """See `EntryStore`."""
+        """Add records to a state that is not open, without logging them: only a new base contains them."""
         self.unlogged += 1
         self.store.load(name, records)
 
     def records(self, name: str, key_groups: KeyGroupRange) -> Iterator[KeyedRecords]:
-        """See `EntryStore`."""
+        """Yield the records of a state in batches, ascending by key group; no batches for an unknown state."""
         return self.store.records(name, key_groups)
 
     def drop(self, name: str) -> None:
-        """See `EntryStore`."""
+        """Remove a state, its entries and its log."""
         self.unlogged += 1
         self._logs.pop(name, None)
         self.store.drop(name)
 
     def close(self) -> None:
-        """See `EntryStore`."""
+        """Close the wrapped store; the entries are lost."""
         self.store.close()
 
 
@@ -349,7 +349,7 @@ class ChangelogSettings:
 
 @dataclass(frozen=True)
 class _Kept:
-    """The content of a snapshot; once the snapshot is completed, the next one builds on it.
+    """Handles of a snapshot; once the snapshot is completed, the next one references the same files.
 
     Attributes:
         bases: handles of the base.
@@ -376,7 +376,7 @@ class ChangelogSnapshots:
 
     Args:
         backend: the live state, of a changelog store.
-        store: of the backend.
+        store: store that holds the entries of the backend.
         restored: the handle from which exactly this state was restored, so that later snapshots may reference its
             files; None if there is none.
         settings: options.
@@ -415,8 +415,8 @@ class ChangelogSnapshots:
         records, migrated values), or if the changes of a state are never logged (`ChangelogStore.without_log`).
 
         Args:
-            checkpoint_id: of the snapshot; ascending.
-            directory: of the snapshot; nothing is written there.
+            checkpoint_id: id of the snapshot; ascending.
+            directory: directory of the snapshot; nothing is written there.
             shared: directory of all files, which later snapshots use too; handles name them by their URL.
             full: write a base in any case, as after a restore without claim.
 
@@ -451,7 +451,7 @@ class ChangelogSnapshots:
         return KeyedSnapshot(handle, size)
 
     def complete(self, checkpoint_id: int) -> None:
-        """Base later snapshots on this one (`notifyCheckpointComplete`)."""
+        """Note that a snapshot was completed: later ones reference its files (`notifyCheckpointComplete`)."""
         attempt = self._attempts.get(checkpoint_id)
         if attempt is None:
             return
@@ -478,7 +478,7 @@ class ChangelogSnapshots:
         return interval is not None and (kept.made is None or self._now() - kept.made >= interval)
 
     def _write_base(self, checkpoint_id: int, shared: Location, *, full: bool) -> tuple[_Kept, int]:
-        """Write a base; return it, and the number of bytes written."""
+        """Write a base, which has all state; return its handles, and the number of bytes written."""
         self._number += 1
         if self._databases is not None:
             written = self._databases.write(checkpoint_id, shared, shared, full=full)

@@ -84,7 +84,7 @@ class EntryKind(Enum):
 
 
 def find_entry_kind(info: StateMetaInfo) -> EntryKind:
-    """The kind of the entries of a state."""
+    """Return the kind of the entries of a state."""
     if info.backend_type is BackendStateType.KEY_VALUE and info.state_type in (StateKind.LIST, StateKind.MAP):
         return EntryKind[info.state_type]
     return EntryKind.VALUE
@@ -97,7 +97,7 @@ class Entries(Protocol):
         """The value of a record key; None when there is none."""
 
     def put(self, key: bytes, value: bytes, /) -> None:
-        """Set a value."""
+        """Set the value of a record key."""
 
     def delete(self, key: bytes, /) -> None:
         """Remove an entry, if there is one."""
@@ -142,10 +142,10 @@ class EntryStore(Protocol):
         """Note serializers, layout and settings of a state, before its entries are opened."""
 
     def open_entries(self, name: str, kind: EntryKind) -> Entries:
-        """Open the entries of a state other than map state: the loaded records, or none."""
+        """Open the entries of a state other than map state, with the records that were loaded before."""
 
     def open_map(self, name: str, measure_head: MeasureHead) -> MapEntries:
-        """Open the entries of a map state: the loaded records, or none."""
+        """Open the entries of a map state, with the records that were loaded before."""
 
     def load(self, name: str, records: KeyedRecords) -> None:
         """Add records to a state that is not open; they replace records with the same keys."""
@@ -157,7 +157,7 @@ class EntryStore(Protocol):
         """Remove a state and its entries."""
 
     def close(self) -> None:
-        """Release everything; entries are lost."""
+        """Release everything that the store holds; the entries are lost."""
 
 
 BATCH = 1 << 16
@@ -168,7 +168,7 @@ NAME = "live state"
 
 
 def make_records(entries: Sequence[tuple[bytes, bytes]], prefix: int) -> KeyedRecords:
-    """Records of (record key, value) pairs, in their order.
+    """Make records of (record key, value) pairs, in their order.
 
     Args:
         entries: record keys with the key-group prefix.
@@ -185,7 +185,7 @@ def make_records(entries: Sequence[tuple[bytes, bytes]], prefix: int) -> KeyedRe
 
 
 def split_records(records: KeyedRecords, prefix: int) -> Iterator[tuple[bytes, bytes]]:
-    """(Record key, value) of each record; the mirror of `make_records`."""
+    """Yield (record key, value) for each record; the inverse of `make_records`."""
     view = records.data.data
     heads = {group: encode_prefix(group, prefix) for group in np.unique(records.key_groups).tolist()}
     spans = (records.key_groups, records.key_starts, records.key_ends, records.value_starts, records.value_ends)
@@ -194,7 +194,7 @@ def split_records(records: KeyedRecords, prefix: int) -> Iterator[tuple[bytes, b
 
 
 def batch_key_groups(groups: Iterable[Sequence[tuple[bytes, bytes]]], prefix: int) -> Iterator[KeyedRecords]:
-    """Batches of records of whole key groups; small key groups share a batch.
+    """Yield batches with the records of whole key groups; small key groups share a batch.
 
     Args:
         groups: entries of each key group, ascending.
@@ -211,7 +211,7 @@ def batch_key_groups(groups: Iterable[Sequence[tuple[bytes, bytes]]], prefix: in
 
 
 class HeapValues:
-    """Entries of one value each."""
+    """Entries of a state with one value per record key, in memory."""
 
     get: Callable[[bytes], bytes | None]
     put: Callable[[bytes, bytes], None]
@@ -223,31 +223,31 @@ class HeapValues:
         self.put = content.__setitem__
 
     def delete(self, key: bytes, /) -> None:
-        """See `Entries`."""
+        """Remove the entry of a record key, if there is one."""
         self.content.pop(key, None)
 
     def append(self, key: bytes, element: bytes, /) -> None:
-        """See `Entries`."""
+        """Append one element to the list of a record key, or several that are joined by `DELIMITER`."""
         old = self.content.get(key)
         self.content[key] = element if old is None else old + DELIMITER + element
 
     def keys(self) -> Iterator[bytes]:
-        """See `Entries`."""
+        """Yield the record keys at the time of the call; changes during the iteration are allowed."""
         return iter(list(self.content))
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Record keys and values."""
+        """Yield (record key, value) for each entry."""
         return iter(self.content.items())
 
 
 class HeapLists:
-    """Entries of list state; an append does not copy the elements that the list has."""
+    """Entries of list state, in memory; an append does not copy the elements that the list has."""
 
     def __init__(self, content: dict[bytes, bytes]) -> None:
         self._lists: dict[bytes, list[bytes]] = {key: [value] for key, value in content.items()}
 
     def get(self, key: bytes, /) -> bytes | None:
-        """See `Entries`."""
+        """Return the value of a record key; None when there is none."""
         elements = self._lists.get(key)
         if elements is None:
             return None
@@ -256,15 +256,15 @@ class HeapLists:
         return elements[0]
 
     def put(self, key: bytes, value: bytes, /) -> None:
-        """See `Entries`."""
+        """Set the value of a record key."""
         self._lists[key] = [value]
 
     def delete(self, key: bytes, /) -> None:
-        """See `Entries`."""
+        """Remove the entry of a record key, if there is one."""
         self._lists.pop(key, None)
 
     def append(self, key: bytes, element: bytes, /) -> None:
-        """See `Entries`."""
+        """Append one element to the list of a record key, or several that are joined by `DELIMITER`."""
         elements = self._lists.get(key)
         if elements is None:
             self._lists[key] = [element]
@@ -272,11 +272,11 @@ class HeapLists:
             elements.append(element)
 
     def keys(self) -> Iterator[bytes]:
-        """See `Entries`."""
+        """Yield the record keys at the time of the call; changes during the iteration are allowed."""
         return iter(list(self._lists))
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Record keys and values."""
+        """Yield (record key, value) for each entry."""
         return ((key, DELIMITER.join(elements)) for key, elements in self._lists.items())
 
 
@@ -290,12 +290,12 @@ class HeapMaps:
             self.put(key[:size], key[size:], value)
 
     def get(self, head: bytes, map_key: bytes, /) -> bytes | None:
-        """See `MapEntries`."""
+        """Return the value of a map key; None when there is none."""
         entries = self._maps.get(head)
         return None if entries is None else entries.get(map_key)
 
     def put(self, head: bytes, map_key: bytes, value: bytes, /) -> None:
-        """See `MapEntries`."""
+        """Set the value of a map key."""
         entries = self._maps.get(head)
         if entries is None:
             self._maps[head] = {map_key: value}
@@ -303,7 +303,7 @@ class HeapMaps:
             entries[map_key] = value
 
     def delete(self, head: bytes, map_key: bytes, /) -> None:
-        """See `MapEntries`."""
+        """Remove a map key, if it is there."""
         entries = self._maps.get(head)
         if entries is not None:
             entries.pop(map_key, None)
@@ -311,19 +311,19 @@ class HeapMaps:
                 del self._maps[head]
 
     def scan(self, head: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """See `MapEntries`."""
+        """Yield map keys and values at the time of the call; changes during the iteration are allowed."""
         return iter(list(self._maps.get(head, {}).items()))
 
     def delete_all(self, head: bytes, /) -> None:
-        """See `MapEntries`."""
+        """Remove all map keys of a head."""
         self._maps.pop(head, None)
 
     def keys(self) -> Iterator[bytes]:
-        """See `MapEntries`."""
+        """Yield the heads with at least one map key at the time of the call; changes are allowed meanwhile."""
         return iter(list(self._maps))
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Record keys and values."""
+        """Yield (record key, value) for each entry."""
         return ((head + key, value) for head, entries in self._maps.items() for key, value in entries.items())
 
 
@@ -348,7 +348,7 @@ class HeapStore:
         """Do nothing: this store holds bytes, and needs no serializers."""
 
     def open_entries(self, name: str, kind: EntryKind) -> HeapValues | HeapLists:
-        """See `EntryStore`."""
+        """Open the entries of a state other than map state, with the records that were loaded before."""
         opened = self._open.get(name)
         if opened is None:
             content = self._loaded.pop(name, {})
@@ -360,7 +360,7 @@ class HeapStore:
         return opened
 
     def open_map(self, name: str, measure_head: MeasureHead) -> HeapMaps:
-        """See `EntryStore`."""
+        """Open the entries of a map state, with the records that were loaded before."""
         opened = self._open.get(name)
         if opened is None:
             opened = self._open[name] = HeapMaps(self._loaded.pop(name, {}), measure_head)
@@ -371,13 +371,13 @@ class HeapStore:
         return opened
 
     def load(self, name: str, records: KeyedRecords) -> None:
-        """See `EntryStore`."""
+        """Add records to a state that is not open; they replace records with the same keys."""
         if name in self._open:
             raise UsageError("records must be loaded before the state is opened", where=Where(state=name))
         self._loaded.setdefault(name, {}).update(split_records(records, self._prefix))
 
     def records(self, name: str, key_groups: KeyGroupRange) -> Iterator[KeyedRecords]:
-        """See `EntryStore`."""
+        """Yield the records of a state in batches, ascending by key group; no batches for an unknown state."""
         groups: dict[int, list[tuple[bytes, bytes]]] = {key_group: [] for key_group in key_groups}
         for entry in self._items(name):
             group = int.from_bytes(entry[0][: self._prefix], "big")
@@ -386,12 +386,12 @@ class HeapStore:
         return batch_key_groups((groups.pop(key_group) for key_group in key_groups), self._prefix)
 
     def drop(self, name: str) -> None:
-        """See `EntryStore`."""
+        """Remove a state and its entries."""
         self._open.pop(name, None)
         self._loaded.pop(name, None)
 
     def close(self) -> None:
-        """See `EntryStore`."""
+        """Release everything that the store holds; the entries are lost."""
         self._open.clear()
         self._loaded.clear()
 
@@ -453,7 +453,7 @@ def make_codec(layout: lay.Layout) -> ValueCodec:
 
 
 def make_list_functions(layout: lay.Layout) -> tuple[Encode, Decode]:
-    """Functions that encode one element, and decode all elements of a list (`Delimited`, `Runs`)."""
+    """Return functions that encode one element, and decode all elements of a list (`Delimited`, `Runs`)."""
     whole = make_codec(layout)
     element = layout.written if isinstance(layout, lay.Runs) else layout
     assert isinstance(element, lay.Delimited)
@@ -475,7 +475,7 @@ def make_list_functions(layout: lay.Layout) -> tuple[Encode, Decode]:
 
 
 def make_head_measure(head: lay.Struct, prefix: int) -> MeasureHead:
-    """A function that finds the length of the head of a record key of map state.
+    """Return a function that finds the length of the head of a record key of map state.
 
     Args:
         head: layout of key and namespace.
@@ -596,7 +596,7 @@ def _ordered(encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
 
 
 def _structs(fields: list[tuple[str, ValueCodec]], encode: Encode, decode: Decode) -> tuple[Encode, Decode]:
-    """Return functions for structs of fixed-width fields and a last field of any width; else the given functions."""
+    """Return faster functions for structs of which at most the last field varies in width; else the given functions."""
     if any(codec.width is None for _, codec in fields[:-1]):
         return encode, decode
     count = len(fields)
@@ -672,7 +672,7 @@ def check_keys(old: Serializer, new: Serializer) -> None:
 
 
 def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> ValueChange:
-    """Compare a restored keyed state with its new registration.
+    """Find out what a new registration of a restored keyed state does to its values.
 
     Args:
         old: the restored state.
@@ -687,7 +687,9 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> V
     if old == new:
         return ValueChange.NONE
     if old.backend_type is not new.backend_type:
-        raise UsageError(f"the restored state is {old.backend_type} state, and {new.backend_type} state is registered")
+        raise UsageError(
+            f"the restored state is {old.backend_type} state, but it is registered as {new.backend_type} state"
+        )
     if new.backend_type is BackendStateType.PRIORITY_QUEUE:
         outcome = _judge(old.element, new.element, "timer")
         if outcome is not Outcome.AS_IS:
@@ -717,7 +719,8 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> V
         raise _refuse(outcome, words, old.name)
     if outcome is Outcome.AS_IS:
         return ValueChange.NONE
-    # The heap backend holds map keys and values as objects, and writes both with the new serializer.
+    # Not checked for the heap backend: it holds map keys and values as objects, and writes both with the new
+    # serializer.
     if isinstance(before, MapOf) and isinstance(after, MapOf) and not is_heap:
         keys = _judge(before.key, after.key, "map_key")
         if keys is not Outcome.AS_IS:
@@ -726,7 +729,7 @@ def resolve_keyed(old: StateMetaInfo, new: StateMetaInfo, *, is_heap: bool) -> V
 
 
 def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> ValueChange:
-    """Compare a restored list or broadcast state with its new registration.
+    """Find out what a new registration of a restored list or broadcast state does to its values.
 
     Raises:
         UsageError: the state is of another kind, or its distribution mode differs.
@@ -736,7 +739,9 @@ def resolve_operator(old: StateMetaInfo, new: StateMetaInfo) -> ValueChange:
     if old == new:
         return ValueChange.NONE
     if old.backend_type is not new.backend_type:
-        raise UsageError(f"the restored state is {old.backend_type} state, and {new.backend_type} state is registered")
+        raise UsageError(
+            f"the restored state is {old.backend_type} state, but it is registered as {new.backend_type} state"
+        )
     if old.distribution_mode != new.distribution_mode:
         raise UsageError(
             f"Incompatible state assignment modes. Was [{old.distribution_mode}], registered with "
@@ -767,11 +772,13 @@ def _refuse(outcome: Outcome, words: str, state: str) -> StateMigrationError | U
     where = Where(state=state or None)
     if outcome in (Outcome.UNDETERMINED, Outcome.RECONFIGURED):
         return UnsupportedError(
-            f"Flink's outcome is {outcome}, which is not decided here: {words}",
+            f"a new serializer with the outcome {outcome} is not supported here: {words}",
             where=where,
             hint="Keep the old serializer, or change it in a migration of the snapshot",
         )
-    return StateMigrationError(words, where=where, hint="Change it in a migration of the snapshot, or keep the old one")
+    return StateMigrationError(
+        words, where=where, hint="Keep the old serializer, or change it in a migration of the snapshot"
+    )
 
 
 class CurrentKey:
@@ -798,7 +805,7 @@ class CurrentKey:
         self.clear()
 
     def clear(self) -> None:
-        """Leave the keyed context."""
+        """Leave the keyed context: no key is set any more."""
         self.value: Any = None
         self.key_group = -1
         self.raw = b""
@@ -852,7 +859,7 @@ class KeyContext:
     """Encodes keys and finds their key groups.
 
     Args:
-        serializer: of the keys.
+        serializer: serializer of the keys.
         max_parallelism: number of key groups.
         layouts: context of data layouts, such as the version of Kryo.
         hashes: `hashCode` of user classes, by class name (see `keyed.hashing.value_hashes`).
@@ -911,7 +918,7 @@ def _refuse_key(error: UnsupportedError, value: Value, raw: bytes) -> int:
 
 
 def _hash_text(value: str | None, raw: bytes) -> int:
-    """`String.hashCode`: a polynomial of the UTF-16 units."""
+    """Compute Java's `String.hashCode` of a key, a polynomial of the UTF-16 units; 0 for null."""
     if value is None:
         return 0
     units = (
@@ -927,10 +934,10 @@ def _hash_text(value: str | None, raw: bytes) -> int:
 
 
 def _hash_long(value: int, raw: bytes) -> int:
-    """`Long.hashCode`: the upper half exclusive-or the lower half."""
+    """Compute Java's `Long.hashCode` of a key: the upper half exclusive-or the lower half."""
     return (value ^ (value >> 32)) & _MASK
 
 
 def _hash_int(value: int, raw: bytes) -> int:
-    """`Integer.hashCode`: the number itself."""
+    """Compute Java's `Integer.hashCode` of a key: the number itself."""
     return value & _MASK

@@ -77,7 +77,7 @@ class LiveFile(KeyedFormat):
         store: holds the entries; it cannot be sent to other processes, and neither can this file.
         header: key serializer and states.
         key_groups: range of the subtask, or a range inside of it.
-        context: of the operator.
+        context: properties of the operator that are needed to read its records.
     """
 
     store: EntryStore
@@ -115,7 +115,7 @@ class LiveFile(KeyedFormat):
             yield replace(self, key_groups=KeyGroupRange(key_group, 1))
 
     def narrow(self, key_groups: KeyGroupRange) -> Self:
-        """See `KeyedFile`."""
+        """Return the file limited to some key groups."""
         return replace(self, key_groups=self._cut(key_groups))
 
     def _cut(self, key_groups: KeyGroupRange | None) -> KeyGroupRange:
@@ -225,14 +225,15 @@ class StateTable:
 
     Args:
         info: the registered state, of kind KEY_VALUE.
-        layout: of its records; for state of PyFlink, the layout with the types of the values in its byte arrays.
+        layout: layout of its records; for state of PyFlink, the layout with the types of the values in its byte arrays.
         current: the current key of the backend.
         store: holds the entries.
     """
 
     def __init__(self, info: StateMetaInfo, layout: KeyedLayout, current: CurrentKey, store: EntryStore) -> None:
         self.info = info
-        # PyFlink stores a value as a list of one byte array.
+        # PyFlink stores a value as a list of one byte array, so only a declared type shows that the state holds single
+        # values.
         self.kind = EntryKind.VALUE if layout.is_declared and layout.state_type in _VALUES else find_entry_kind(info)
         self._layout = layout
         self._current = current
@@ -264,7 +265,7 @@ class StateTable:
         return self.info.name
 
     def get(self, namespace: Value = None) -> Value:
-        """The value; None when there is none.
+        """The value under the current key; None when there is none.
 
         List state gives the list of its elements, map state a list of (map key, value).
 
@@ -453,8 +454,8 @@ class InternalTimer(NamedTuple):
 
     Attributes:
         timestamp: epoch milliseconds.
-        key: as value of the scalar codec.
-        namespace: as value of the scalar codec; None for the void namespace.
+        key: the key, as a value of the scalar codec.
+        namespace: the namespace, as a value of the scalar codec; None for the void namespace.
     """
 
     timestamp: int
@@ -467,7 +468,7 @@ class TimerQueue:
 
     Args:
         backend: holds the timers, restored ones included.
-        name: of the state, see `timer_state_name`.
+        name: name of the state, see `timer_state_name`.
         namespace: serializer of the namespaces.
 
     Raises:
@@ -509,7 +510,7 @@ class TimerQueue:
         return True
 
     def remove(self, timestamp: int, key: Value, namespace: Value = None) -> bool:
-        """Remove a timer; False if there is none. Errors as of `add`."""
+        """Remove a timer; False if there is none. Errors as for `add`."""
         record_key = self._make_key(timestamp, key, namespace)
         if self._entries.get(record_key) is None:
             return False
@@ -577,7 +578,7 @@ class TimerEntries:
 
     Attributes:
         info: the registered state.
-        layout: of its records.
+        layout: layout of its records.
         entries: record keys; the values are empty.
     """
 
@@ -590,8 +591,8 @@ class KeyedStateBackend:
     """Keyed states of one subtask.
 
     Args:
-        store: where entries live; the backend closes it.
-        key_serializer: of the keys of the operator.
+        store: store of the entries; the backend closes it.
+        key_serializer: serializer of the keys of the operator.
         key_groups: range of the subtask.
         max_parallelism: number of key groups of the operator.
         layouts: context of data layouts, such as the version of Kryo.
@@ -651,7 +652,7 @@ class KeyedStateBackend:
         self.current.set(key)
 
     def clear_current_key(self) -> None:
-        """Leave the keyed context."""
+        """Leave the keyed context: no key is set any more, for all states."""
         self.current.clear()
 
     def register(
@@ -678,7 +679,9 @@ class KeyedStateBackend:
         """
         info = as_key_value(info)
         if info.backend_type is not BackendStateType.KEY_VALUE:
-            raise UsageError(f"{info.backend_type} state is no keyed state of values", where=Where(state=info.name))
+            raise UsageError(
+                f"{info.backend_type} state cannot be registered as keyed state", where=Where(state=info.name)
+            )
         known = self._registered.get(info.name)
         if isinstance(known, StateTable) and known.info == info:
             return known
@@ -693,7 +696,9 @@ class KeyedStateBackend:
     def register_timers(self, info: StateMetaInfo) -> TimerEntries:
         """Register a priority queue of timers, new or restored; as `register`."""
         if info.backend_type is not BackendStateType.PRIORITY_QUEUE:
-            raise UsageError(f"{info.backend_type} state is no priority queue", where=Where(state=info.name))
+            raise UsageError(
+                f"{info.backend_type} state cannot be registered as a queue of timers", where=Where(state=info.name)
+            )
         known = self._registered.get(info.name)
         if isinstance(known, TimerEntries) and known.info == info:
             return known
@@ -749,7 +754,7 @@ class KeyedStateBackend:
         return LiveFile(self.store, header, self.key_groups, self.context)
 
     def close(self) -> None:
-        """Release the store."""
+        """Close the store of the entries."""
         self.store.close()
 
     def _accept(self, info: StateMetaInfo) -> KeyedLayout:

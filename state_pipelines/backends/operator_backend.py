@@ -73,7 +73,7 @@ def _index(old: Sequence[OldOperatorState]) -> _OldFiles:
 def restore_lists(
     old: Sequence[OldOperatorState], subtask: int, parallelism: int
 ) -> tuple[Infos, dict[str, list[bytes]]]:
-    """List states of a new subtask.
+    """Restore the list states of a new subtask.
 
     Args:
         old: state of every old subtask, ascending.
@@ -100,7 +100,7 @@ def restore_lists(
 def restore_broadcasts(
     old: Sequence[OldOperatorState], subtask: int, parallelism: int, layouts: LayoutContext
 ) -> tuple[Infos, dict[str, dict[bytes, bytes]]]:
-    """Broadcast states of a new subtask: bytes of keys and values by name; arguments and errors as `restore_lists`."""
+    """Restore the broadcast states of a new subtask: bytes of keys and values by name; see `restore_lists`."""
     files = _index(old)
     infos = _join_infos(info for unread in files.unread.values() for info in unread.header.broadcasts)
     entries: dict[str, dict[bytes, bytes]] = {name: {} for name in infos}
@@ -113,7 +113,7 @@ def restore_broadcasts(
 
 
 def _find_shares(files: _OldFiles, subtask: int, parallelism: int) -> list[Share]:
-    """Shares of one new subtask; of union state those of all subtasks, by old subtask (`repartitionUnionState`)."""
+    """Return the state that a new subtask gets of each old one: of union state all of it (`repartitionUnionState`)."""
     if not files.unread:
         return []
     dealt = redistribute(files.handles, parallelism, old_parallelism=files.parallelism)
@@ -133,7 +133,7 @@ def _take(file: OperatorStateFile, handle: OperatorStateHandle, share: Share) ->
         chosen = [rows[offset] for offset in share.offsets]
     else:
         raise UnsupportedError(
-            "elements without bytes are at one offset, so that they cannot be distinguished",
+            "several elements of zero bytes have the same offset, so that they cannot be distinguished",
             where=Where(file=file.name, state=share.state_name),
             hint="Restore with the old parallelism",
         )
@@ -245,7 +245,7 @@ class RawState:
 
     Args:
         keyed: (key group, bytes) of the restored raw keyed state.
-        partitions: of the restored raw operator state.
+        partitions: partitions of the restored raw operator state.
     """
 
     def __init__(self, keyed: Iterable[tuple[int, bytes]] = (), partitions: Iterable[bytes] = ()) -> None:
@@ -278,8 +278,8 @@ def write_raw_keyed(
     Args:
         content: bytes by key group; key groups without an entry were never started.
         key_groups: range of the subtask.
-        directory: of the snapshot.
-        name: of the file; a leftover is replaced.
+        directory: directory of the snapshot.
+        name: name of the file; a leftover is replaced.
 
     Returns:
         The handle, relative to the directory; None without content.
@@ -307,7 +307,7 @@ def read_raw_keyed(
     """Yield (key group, bytes) for those key groups of a new subtask that an old subtask has written.
 
     Args:
-        handle: of any old subtask.
+        handle: handle of any old subtask.
         stream: the stream of the handle.
         key_groups: range of the new subtask.
 
@@ -324,8 +324,8 @@ def write_raw_operator(partitions: list[bytes], directory: Location, name: str) 
 
     Args:
         partitions: units that a restore distributes to subtasks, in order.
-        directory: of the snapshot.
-        name: of the file; a leftover is replaced.
+        directory: directory of the snapshot.
+        name: name of the file; a leftover is replaced.
 
     Returns:
         The handle, relative to the directory; None without partitions.
@@ -390,11 +390,11 @@ class OperatorList:
             return [self._decode(element) for element in self.elements]
 
     def update(self, values: Iterable[Value]) -> None:
-        """Replace all elements; errors as of `add_all`."""
+        """Replace all elements; errors as for `add_all`."""
         self.elements[:] = self._encode_all(values)
 
     def add(self, value: Value) -> None:
-        """Append an element; errors as of `add_all`."""
+        """Append an element; errors as for `add_all`."""
         self.elements += self._encode_all([value])
 
     def add_all(self, values: Iterable[Value]) -> None:
@@ -552,8 +552,8 @@ class OperatorStateBackend:
         """Write all states into a file; the file of a failed attempt is replaced.
 
         Args:
-            directory: of the snapshot.
-            name: of the file; no other writer uses it, except repetitions of this attempt.
+            directory: directory of the snapshot.
+            name: name of the file; no other writer uses it, except repetitions of this attempt.
             compressed: whether elements are compressed.
 
         Returns:

@@ -219,7 +219,7 @@ def read_rocksdb_options(options: Mapping[str, str] | None = None) -> RocksOptio
     """Read options by Flink's keys: given options override predefined options, which override the defaults.
 
     Args:
-        options: by key; keys that are not of RocksDB are ignored, except `taskmanager.memory.managed.size`.
+        options: values by key; keys that are not of RocksDB are ignored, except `taskmanager.memory.managed.size`.
 
     Raises:
         UsageError: an option is unknown, or its value is invalid.
@@ -374,7 +374,7 @@ def _make_blocks(options: RocksOptions, lease: MemoryLease | None) -> BlockBased
         bits = options.bloom_filter_bits
         blocks.set_bloom_filter(bits, options.bloom_filter_block_based)  # type: ignore[arg-type]  # it takes a float
     if lease is not None:
-        # Index and filters count towards the budget.
+        # Index and filter blocks count towards the memory budget.
         blocks.set_cache_index_and_filter_blocks(True)
         blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
         if options.partitioned_index_filters:
@@ -463,8 +463,8 @@ class MemoryLease:
     """The right of one database to use the shared memory, which exists until the last lease is released.
 
     Attributes:
-        cache: of blocks.
-        manager: of write buffers, which are charged to the cache.
+        cache: block cache.
+        manager: manager of the write buffers, which are charged to the cache.
     """
 
     def __init__(self, memory: SharedMemory, cache: Cache, manager: WriteBufferManager) -> None:
@@ -473,7 +473,7 @@ class MemoryLease:
         self.manager = manager
 
     def release(self) -> None:
-        """Give the lease back; once only."""
+        """Give the lease back; to be called only once."""
         memory, self._memory = self._memory, None
         if memory is not None:
             memory.release()
@@ -499,7 +499,7 @@ class BufferedColumnFamily:
     """A column family and its buffered writes.
 
     Args:
-        store: of the column family.
+        store: store that the column family belongs to.
         table: its database handle.
         handle: identifies the column family in write batches.
     """
@@ -512,19 +512,19 @@ class BufferedColumnFamily:
         self._bytes = 0
 
     def get(self, key: bytes, /) -> bytes | None:
-        """See `Entries`."""
+        """Return the value of a record key; None when there is none."""
         found = self.pending.get(key, _MISSING)
         if found is _MISSING:
             found = self.table.get(key)
         return found  # type: ignore[return-value]
 
     def put(self, key: bytes, value: bytes, /) -> None:
-        """See `Entries`."""
+        """Set the value of a record key."""
         self.pending[key] = value
         self._count(len(key) + len(value))
 
     def delete(self, key: bytes, /) -> None:
-        """See `Entries`."""
+        """Remove the entry of a record key, if there is one."""
         self.pending[key] = None
         self._count(len(key))
 
@@ -548,7 +548,7 @@ class BufferedColumnFamily:
         return _walk(cursor, end)
 
     def keys(self) -> Iterator[bytes]:
-        """See `Entries`."""
+        """Yield the record keys at the time of the call; changes during the iteration are allowed."""
         return (key for key, _ in self.scan(b""))
 
     def close(self) -> None:
@@ -568,38 +568,38 @@ def _walk(cursor: RdictIter, end: bytes | None) -> Iterator[tuple[bytes, bytes]]
 
 
 class RocksValues(BufferedColumnFamily):
-    """Entries of one value each."""
+    """Entries of a state with one value per record key, in a column family."""
 
     def append(self, key: bytes, element: bytes, /) -> None:
-        """See `Entries`."""
+        """Append one element to the list of a record key, or several that are joined by `DELIMITER`."""
         old = self.get(key)
         self.put(key, element if old is None else old + DELIMITER + element)
 
 
 class RocksLists(BufferedColumnFamily):
-    """Entries of list state."""
+    """Entries of a list state, in a column family."""
 
     def __init__(self, store: RocksStore, table: Rdict, handle: ColumnFamily) -> None:
         super().__init__(store, table, handle)
         self._appended: dict[bytes, list[bytes]] = {}
 
     def get(self, key: bytes, /) -> bytes | None:
-        """See `Entries`."""
+        """Return the value of a record key; None when there is none."""
         self._join(key)
         return super().get(key)
 
     def put(self, key: bytes, value: bytes, /) -> None:
-        """See `Entries`."""
+        """Set the value of a record key."""
         self._appended.pop(key, None)
         super().put(key, value)
 
     def delete(self, key: bytes, /) -> None:
-        """See `Entries`."""
+        """Remove the entry of a record key, if there is one."""
         self._appended.pop(key, None)
         super().delete(key)
 
     def append(self, key: bytes, element: bytes, /) -> None:
-        """See `Entries`."""
+        """Append one element to the list of a record key, or several that are joined by `DELIMITER`."""
         elements = self._appended.get(key)
         if elements is None:
             self._appended[key] = [element]
@@ -621,36 +621,36 @@ class RocksLists(BufferedColumnFamily):
 
 
 class RocksMaps:
-    """Entries of map state."""
+    """Entries of a map state, in a column family."""
 
     def __init__(self, values: RocksValues, measure_head: MeasureHead) -> None:
         self.values = values
         self._measure_head = measure_head
 
     def get(self, head: bytes, map_key: bytes, /) -> bytes | None:
-        """See `MapEntries`."""
+        """Return the value of a map key; None when there is none."""
         return self.values.get(head + map_key)
 
     def put(self, head: bytes, map_key: bytes, value: bytes, /) -> None:
-        """See `MapEntries`."""
+        """Set the value of a map key."""
         self.values.put(head + map_key, value)
 
     def delete(self, head: bytes, map_key: bytes, /) -> None:
-        """See `MapEntries`."""
+        """Remove a map key, if it is there."""
         self.values.delete(head + map_key)
 
     def scan(self, head: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """See `MapEntries`."""
+        """Yield map keys and values at the time of the call; changes during the iteration are allowed."""
         size = len(head)
         return ((key[size:], value) for key, value in self.values.scan(head, _find_end(head)))
 
     def delete_all(self, head: bytes, /) -> None:
-        """See `MapEntries`."""
+        """Remove all map keys of a head."""
         for key, _ in self.values.scan(head, _find_end(head)):
             self.values.delete(key)
 
     def keys(self) -> Iterator[bytes]:
-        """See `MapEntries`."""
+        """Yield the heads with at least one map key at the time of the call; changes are allowed meanwhile."""
         self.values.flush()
         return self._find_heads(self.values.table.iter())
 
@@ -679,7 +679,7 @@ class RocksStore:
     Args:
         prefix: bytes of the key-group prefix, 1 or 2.
         directory: local, empty or not there yet; removed by `close`, and when the database cannot be opened.
-        options: of the database; default Flink's defaults.
+        options: options of the database; default Flink's defaults.
 
     Raises:
         TargetExistsError: the directory holds something.
@@ -720,7 +720,7 @@ class RocksStore:
         """Do nothing: this store holds bytes, and needs no serializers."""
 
     def open_entries(self, name: str, kind: EntryKind) -> RocksValues | RocksLists:
-        """See `EntryStore`."""
+        """Open the entries of a state other than map state, with the records that were loaded before."""
         wanted = RocksLists if kind is EntryKind.LIST else RocksValues
         opened = self._open(name)
         if name in self._maps:
@@ -733,7 +733,7 @@ class RocksStore:
         return opened
 
     def open_map(self, name: str, measure_head: MeasureHead) -> RocksMaps:
-        """See `EntryStore`."""
+        """Open the entries of a map state, with the records that were loaded before."""
         if name not in self._maps:
             opened = self._open(name)
             if type(opened) is not BufferedColumnFamily:
@@ -745,7 +745,7 @@ class RocksStore:
         return self._maps[name]
 
     def load(self, name: str, records: KeyedRecords) -> None:
-        """See `EntryStore`."""
+        """Add records to a state that is not open; they replace records with the same keys."""
         opened = self._open(name)
         if type(opened) is not BufferedColumnFamily:
             raise UsageError("records must be loaded before the state is opened", where=Where(state=name))
@@ -754,7 +754,7 @@ class RocksStore:
             self.write(opened.handle, batch)
 
     def records(self, name: str, key_groups: KeyGroupRange) -> Iterator[KeyedRecords]:
-        """See `EntryStore`."""
+        """Yield the records of a state in batches, ascending by key group; no batches for an unknown state."""
         column_family = self._column_families.get(name)
         if column_family is None or not key_groups.number:
             return iter(())
@@ -766,7 +766,7 @@ class RocksStore:
             yield make_records(batch, self._prefix)
 
     def drop(self, name: str) -> None:
-        """See `EntryStore`."""
+        """Remove a state and its entries."""
         self._maps.pop(name, None)
         column_family = self._column_families.pop(name, None)
         if column_family is not None:
@@ -788,7 +788,7 @@ class RocksStore:
 
         Args:
             files: directory with the files of the other database, inside the directory of the store; it is moved.
-            names: of the states in it.
+            names: names of the states in it.
 
         Raises:
             UsageError: the store holds something already.
@@ -833,7 +833,7 @@ class RocksStore:
         self._database.write(batch, self._writing)
 
     def close(self) -> None:
-        """See `EntryStore`; the directory is removed."""
+        """Close the database, and remove the directory of the store; the entries are lost."""
         for column_family in self._column_families.values():
             column_family.close()
         self._column_families.clear()

@@ -60,7 +60,7 @@ class KeyedSnapshot:
     """Files of one snapshot of one subtask.
 
     Attributes:
-        handle: for the metadata; None when the backend has no state.
+        handle: handle for `_metadata`; None when the backend has no state.
         size: bytes written.
     """
 
@@ -82,9 +82,9 @@ def write_full_snapshot(
     Args:
         backend: the live state; it must not change meanwhile.
         file_format: canonical, heap or rocksdb.
-        directory: of the snapshot.
-        name: of the new file, or the prefix of the names of several files; leftovers are replaced.
-        checkpoint_id: of the snapshot.
+        directory: directory of the snapshot.
+        name: name of the new file, or the prefix of the names of several files; leftovers are replaced.
+        checkpoint_id: id of the snapshot.
         compressed: compress key groups (canonical and heap; RocksDB compresses its own blocks).
 
     Returns:
@@ -123,7 +123,7 @@ class IncrementalSnapshots:
 
     Args:
         backend: the live state.
-        store: of the backend.
+        store: store that holds the entries of the backend.
         restored: the handle whose files the store took over; later snapshots reference its tables.
         backup: keeps the files of the last snapshots on this machine; None keeps none.
 
@@ -160,8 +160,8 @@ class IncrementalSnapshots:
         All files are uploaded when the handle is returned. If an upload fails, the files of this call are removed.
 
         Args:
-            checkpoint_id: of the snapshot; ascending.
-            directory: of the snapshot, for the files that only it uses; handles name them relative to it.
+            checkpoint_id: id of the snapshot; ascending.
+            directory: directory of the snapshot, for the files that only it uses; handles name them relative to it.
             shared: directory of the files that later snapshots use too; handles name them by their URL.
             full: upload all tables again, as after a restore without claim.
 
@@ -226,7 +226,7 @@ class IncrementalSnapshots:
         return KeyedSnapshot(handle, sum(sizes) + header_size)
 
     def complete(self, checkpoint_id: int) -> None:
-        """Base later snapshots on this one (`notifyCheckpointComplete`)."""
+        """Note that a snapshot was completed: later ones reference its files (`notifyCheckpointComplete`)."""
         if checkpoint_id in self._uploaded and checkpoint_id > self._completed:
             self._completed = checkpoint_id
             self._uploaded = {each: known for each, known in self._uploaded.items() if each >= checkpoint_id}
@@ -272,11 +272,12 @@ def restore_incremental(
     records.
 
     Args:
-        backend: of the subtask.
-        store: of the backend.
-        handles: of any old subtasks; handles without key groups of the subtask are ignored.
-        reader: of the snapshot.
-        context: of the old operator; by default that of the backend, which fits if the Flink release is the same.
+        backend: backend of the subtask.
+        store: store that holds the entries of the backend.
+        handles: handles of any old subtasks; handles without key groups of the subtask are ignored.
+        reader: reader of the handles of the snapshot.
+        context: properties of the old operator that are needed to read records; by default those of the backend, which
+            fit if the Flink release is the same.
         backup: has the files of the last snapshots on this machine, and keeps the files of the next ones.
 
     Returns:
@@ -340,7 +341,7 @@ def _open(reader: HandleReader, handle: IncrementalRemoteKeyedStateHandle, conte
 def _locate_tables(
     handle: IncrementalRemoteKeyedStateHandle, reader: HandleReader
 ) -> IncrementalRemoteKeyedStateHandle:
-    """Name moved tables by their new paths: later snapshots, which reference them, are read without the mapping."""
+    """Name moved tables by their new paths: later snapshots reference them, and are read without path mapping."""
     shared = tuple(replace(each, handle=_locate_table(each.handle, reader)) for each in handle.shared_state)
     return replace(handle, shared_state=shared)
 
@@ -384,14 +385,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class LocalBackup:
-    """Backups of one subtask.
+    """Local copies of the snapshot files of one subtask.
 
     A copy is found by the URL of the uploaded file; no URL is written twice. It is used only if it has the size in the
     handle and, unless it is a hard link, the checksum of the bytes written. A file whose copy is missing or damaged is
     downloaded.
 
     Attributes:
-        directory: of the subtask.
+        directory: directory of the subtask.
     """
 
     directory: Path
@@ -403,9 +404,9 @@ class LocalBackup:
         Args:
             roots: directories for backups, over which subtasks are distributed; by default a directory of this user
                 below the directory for temporary files.
-            job_id: of the job, 32 hexadecimal digits.
+            job_id: id of the job, 32 hexadecimal digits.
             operator_id: 16 bytes.
-            key_groups: of the subtask.
+            key_groups: key groups of the subtask.
 
         Raises:
             UsageError: the directory cannot be made, or it belongs to another user.
@@ -430,7 +431,7 @@ class LocalBackup:
         """Keep the files of a snapshot, linked where the disk allows it, in place of older snapshots.
 
         Args:
-            checkpoint_id: of the snapshot.
+            checkpoint_id: id of the snapshot.
             files: local files by the URL of their uploaded copy.
             base: checkpoint id of the last completed snapshot, whose files are kept until this one is completed.
         """
@@ -451,9 +452,9 @@ class LocalBackup:
         """Keep the copies of the files of a snapshot in place of older snapshots.
 
         Args:
-            checkpoint_id: of the snapshot.
-            handle: of the snapshot; copies of files that the last completed snapshot has too are linked.
-            directory: of the snapshot.
+            checkpoint_id: id of the snapshot.
+            handle: handle of the snapshot; copies of files that the last completed snapshot has too are linked.
+            directory: directory of the snapshot.
             base: checkpoint id of the last completed snapshot, whose files are kept until this one is completed.
         """
         kept = self._name_snapshot(checkpoint_id)
@@ -472,8 +473,8 @@ class LocalBackup:
         """Find the local copies of the files of snapshots.
 
         Args:
-            handles: of the snapshots.
-            reader: of the restored snapshot.
+            handles: handles of the snapshots.
+            reader: reader of the handles of the restored snapshot.
 
         Returns:
             The local copies by the URL of the uploaded ones, for `HandleReader`.

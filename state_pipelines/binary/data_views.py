@@ -152,7 +152,8 @@ class Reader:
         where = Where(file=self.name, offset=self.position if offset is None else offset)
         return FormatError(what, where=where, hint=hint)
 
-    # `u8`, `u16`, `i32`, `i64` and `take` are called most often, so they repeat this code: a call costs time.
+    # `u8`, `u16`, `i32`, `i64` and `take` are called most often, so they repeat the code of this method: a call costs
+    # time.
     def _advance(self, size: int) -> int:
         start = self.position
         if size < 0:
@@ -250,7 +251,7 @@ class Reader:
         return self.take(self.i32())
 
     def varint(self) -> int:
-        """Read unsigned varint of 7-bit groups, low group first, at most 32 bits (Flink strings, Avro blocks, Kryo)."""
+        """Read an unsigned varint of at most 32 bits: 7-bit groups, low group first (Flink strings, Avro, Kryo)."""
         start = self.position
         value = shift = 0
         while True:
@@ -385,7 +386,7 @@ class Writer:
         self.buffer += data
 
     def varint(self, value: int) -> None:
-        """Write unsigned varint of 7-bit groups, low group first, at most 32 bits."""
+        """Write an unsigned varint of 7-bit groups, low group first, at most 32 bits."""
         if not 0 <= value <= 0xFFFFFFFF:
             raise ValueRangeError(f"{value!r} does not fit in an unsigned 32-bit varint")
         while value > 0x7F:

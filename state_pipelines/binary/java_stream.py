@@ -250,7 +250,7 @@ def read_stream(reader: Reader) -> JavaContent:
 
 
 def write_stream(content: JavaContent) -> bytes:
-    """Write what `read_stream` reads.
+    """Encode one value as a Java serialization stream; the inverse of `read_stream`.
 
     Raises:
         ValueRangeError: a value does not fit its class descriptor.

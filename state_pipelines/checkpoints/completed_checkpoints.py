@@ -225,8 +225,8 @@ def list_files(
     """Return the files that a snapshot references, those in its own directory included.
 
     Args:
-        metadata: of the snapshot.
-        directory: of the snapshot; the paths of relative handles start here.
+        metadata: metadata of the snapshot.
+        directory: directory of the snapshot; the paths of relative handles start here.
         path_mapping: where the directories that absolute handles name are now.
 
     Raises:
@@ -253,8 +253,8 @@ def list_subtask_files(state: SubtaskState, directory: Location, beside: Iterabl
     """Return the files that one subtask references, without those that its checkpoint may not name.
 
     Args:
-        state: of the subtask.
-        directory: of the checkpoint.
+        state: state of the subtask.
+        directory: directory of the checkpoint.
         beside: other directories whose files it may name.
     """
     allowed = PathMapping().allow(each.url for each in beside)
@@ -274,7 +274,7 @@ class SharedFiles:
     """The files that pending and completed checkpoints reference.
 
     Attributes:
-        frozen_by: the reason why `release` returns no files any more; empty as long as it does.
+        frozen_by: reason why `release` returns no files for deletion any more; empty while it returns them.
     """
 
     def __init__(self) -> None:
@@ -359,7 +359,7 @@ def claim_snapshot(
         snapshot: the snapshot.
         files: gets the references of the snapshot.
         completed: the retained checkpoints, to which the snapshot is added.
-        properties: of the job's own checkpoints; the snapshot is discarded by the same rules.
+        properties: properties of the job's own checkpoints; the snapshot is discarded by the same rules.
 
     Returns:
         Directories whose files new checkpoints may reference.
@@ -390,10 +390,10 @@ def recover_checkpoints(
     """Take over all completed checkpoints in the directory of a job that starts again.
 
     Args:
-        directory: of the job.
+        directory: directory of the job.
         files: gets the references of the checkpoints; if one cannot be read, no file is released any more.
         completed: the retained checkpoints, to which they are added.
-        properties: of the job's own checkpoints; those taken over are discarded by the same rules.
+        properties: properties of the job's own checkpoints; those taken over are discarded by the same rules.
 
     Returns:
         The checkpoints by ascending id.
@@ -455,7 +455,7 @@ class Disposal:
         """Remove directories with all that is in them, and those that could not be removed before.
 
         Args:
-            directories: of checkpoints without `_metadata`.
+            directories: directories of checkpoints without `_metadata`.
         """
         wanted = [*self.directories, *directories]
         self.directories = []
@@ -583,9 +583,9 @@ def publish(
     """Write `_metadata` of a checkpoint whose data files are complete.
 
     Args:
-        transaction: of the directory of the checkpoint, entered. After an error it is not exited if the checkpoint is
-            or may be published, since that would remove the files.
-        metadata: of the checkpoint.
+        transaction: writer of the directory of the checkpoint, whose block was entered. After an error the block is not
+            left if the checkpoint is or may be published, since leaving it would remove the files.
+        metadata: metadata of the checkpoint.
         beside: directories besides its own whose files it may name.
         require_time: raises an error if the checkpoint has expired; called before the commit.
 
@@ -609,7 +609,7 @@ def publish(
 
 
 def _find_out(target: Location, written: bytes) -> bool | None:
-    """Return whether the `_metadata` is there after an error; None where that is not certain.
+    """Return whether `_metadata` exists after an error of writing it; None where that is not certain.
 
     A storage may have written the file although its response was lost (`PossibleInconsistentStateException`).
     """
@@ -633,11 +633,11 @@ def measure_state(state: SubtaskState) -> int:
 
 
 def inline_small_files(state: SubtaskState, directory: Location, threshold: int) -> SubtaskState:
-    """Move the files that a subtask has written to the directory of a checkpoint into their handles, if they are small.
+    """Inline the small files that a subtask has written to the directory of a checkpoint: move them into their handles.
 
     Args:
-        state: of the subtask.
-        directory: of the checkpoint.
+        state: state of the subtask.
+        directory: directory of the checkpoint.
         threshold: size of the largest file that is inlined, in bytes.
 
     Raises:

@@ -78,7 +78,7 @@ def read_monotonic_clock() -> int:
 
 
 def wait(millis: int) -> None:
-    """Wait."""
+    """Wait for a number of milliseconds."""
     time.sleep(millis / 1000)
 
 
@@ -305,7 +305,7 @@ class CheckpointFailure:
     Attributes:
         reason: the reason.
         checkpoint_id: its id; None where it failed before it had one.
-        detail: the error that caused the failure, or nothing.
+        detail: text of the error that caused the failure; empty if there is none.
         is_in_doubt: the checkpoint may have been published.
     """
 
@@ -414,11 +414,11 @@ def write_task_checkpoint(checkpoint: TaskCheckpoint) -> bytes:
 
 
 def read_task_checkpoint(data: bytes, name: str | None = None) -> TaskCheckpoint:
-    """Read what `write_task_checkpoint` writes.
+    """Read the acknowledgement of a task, as `write_task_checkpoint` writes it.
 
     Args:
         data: the bytes.
-        name: where they are from, for errors.
+        name: name of the file or task that the bytes are from, for errors.
 
     Raises:
         FormatError: the bytes are not an acknowledgement, end early or go on after its end.
@@ -491,7 +491,7 @@ class PendingCheckpoint:
 
     Attributes:
         trigger: the call to the tasks.
-        transaction: the transaction of its directory, entered.
+        transaction: writer of its directory, whose block was entered.
     """
 
     trigger: CheckpointTrigger
@@ -519,7 +519,7 @@ def make_metadata(
 
     Args:
         trigger: the call to the tasks.
-        operators: of the job.
+        operators: operators of the job.
         taken: the snapshot of each of their subtasks.
         version: metadata version, unless the values of a subtask need a newer one.
     """
@@ -696,7 +696,7 @@ METADATA_VERSION = 4
 
 
 class CheckpointCoordinator:
-    """Coordinates the checkpoints of one job.
+    """Triggers, completes and aborts the checkpoints of one job.
 
     Args:
         directories: where the checkpoints are written.
@@ -783,7 +783,7 @@ class CheckpointCoordinator:
         """Trigger a savepoint in a new subdirectory of `directory`; savepoints are never discarded.
 
         Raises:
-            StateError: as `trigger_checkpoint`.
+            StateError: as for `trigger_checkpoint`.
         """
         return self._open(make_savepoint_properties(format_type), directory)
 

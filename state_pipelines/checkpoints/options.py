@@ -60,7 +60,7 @@ def parse_memory_size(value: Any, key: str) -> int:
     match = _SIZE.fullmatch(str(value).strip())
     unit = match and _SIZE_UNITS.get(match[2].lower())
     if match is None or unit is None:
-        raise UsageError(f"{key} is {value!r}", hint="Write a memory size, such as 20kb or 1 mb")
+        raise UsageError(f"{key} is {value!r}, not a memory size", hint="Write a memory size, such as 20kb or 1 mb")
     size = int(match[1]) * unit
     if size > _MAX_LONG:
         raise UsageError(f"{key} is {value!r}, which does not fit in 64 bits")
@@ -75,7 +75,7 @@ def parse_bool(value: Any, key: str) -> bool:
     """
     text = str(value).strip().lower()
     if text not in ("true", "false"):
-        raise UsageError(f"{key} is {value!r}", hint="Write true or false")
+        raise UsageError(f"{key} is {value!r}, not a boolean", hint="Write true or false")
     return text == "true"
 
 
@@ -87,7 +87,7 @@ def parse_int(value: Any, key: str) -> int:
     """
     text = str(value).strip()
     if isinstance(value, bool) or re.fullmatch(r"-?\d+", text) is None:
-        raise UsageError(f"{key} is {value!r}", hint="Write a whole number")
+        raise UsageError(f"{key} is {value!r}, not a whole number", hint="Write a whole number")
     return int(text)
 
 
@@ -100,7 +100,7 @@ def parse_float(value: Any, key: str) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):
-        raise UsageError(f"{key} is {value!r}", hint="Write a number") from None
+        raise UsageError(f"{key} is {value!r}, not a number", hint="Write a number") from None
 
 
 def parse_text(value: Any, key: str) -> str:
@@ -123,7 +123,9 @@ def parse_word(kind: type[_AnyEnum]) -> Callable[[Any, str], _AnyEnum]:
             return value
         name = str(value).strip().upper().replace("-", "_")
         if name not in kind.__members__:
-            raise UsageError(f"{key} is {value!r}", hint=f"Write one of {', '.join(kind.__members__)}")
+            raise UsageError(
+                f"{key} is {value!r}, an unknown value", hint=f"Write one of {', '.join(kind.__members__)}"
+            )
         return kind[name]
 
     return parse
@@ -274,7 +276,7 @@ BACKEND_PREFIXES = ("state.backend.rocksdb.",)
 
 
 class CheckpointingMode(Enum):
-    """The guarantee of a restore (`CheckpointingMode`); state here is exactly-once under both."""
+    """The guarantee of a restore (`CheckpointingMode`); state here is exactly-once in both modes."""
 
     EXACTLY_ONCE = "EXACTLY_ONCE"
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
@@ -360,7 +362,7 @@ class CheckpointOptions:
         self._require("latency_history", self.latency_history >= 1, "at least 1")
         self._require("num_retained", self.num_retained >= 1, "at least 1")
         self._require("inline_threshold", 0 <= self.inline_threshold <= MAX_INLINE_THRESHOLD, "at most 1 mb")
-        # Flink's `CheckpointCoordinator` does the same.
+        # Raise the interval to `min_pause`, as Flink's `CheckpointCoordinator` does.
         if self.interval is not None and self.interval < self.min_pause:
             object.__setattr__(self, "interval", self.min_pause)
 
@@ -415,7 +417,7 @@ def _parse_backend(value: Any, key: str) -> StateBackend:
 def _parse_claim_mode(value: Any, key: str) -> ClaimMode:
     if str(value).strip().upper() == "LEGACY":
         raise UsageError(
-            f"{key} is LEGACY, under which no side owns the restored snapshot; Flink 2 has removed it",
+            f"{key} is LEGACY, which does not say who owns the restored snapshot; Flink 2 has removed it",
             hint="Choose CLAIM or NO_CLAIM",
         )
     return parse_word(ClaimMode)(value, key)
@@ -523,7 +525,7 @@ def _require_default(key: str, value: Any) -> None:
     if option is None:
         known = next((reason for prefix, reason in FOREIGN_PREFIXES.items() if key.startswith(prefix)), None)
         if known is not None:
-            raise UsageError(f"{key} means nothing here: {known}", hint="Leave it out")
+            raise UsageError(f"{key} has no effect here: {known}", hint="Leave it out")
         raise UsageError(
             f"{key} is not an option of checkpoints", hint="Check the spelling; docs/checkpoints.md lists them"
         )

@@ -101,8 +101,8 @@ class FileSplit:
     Attributes:
         split_id: id of the split.
         path: the file.
-        start: first byte.
-        length: bytes.
+        start: offset of the first byte in the file.
+        length: number of bytes.
         modified: modification time of the file, epoch milliseconds; 0 when not known.
         file_size: bytes of the file; 0 when not known.
         hosts: hosts that store the bytes, according to the file system.
@@ -133,7 +133,7 @@ class PendingFileSplits:
 
 
 def file_split_rows(split: FileSplit) -> Iterator[Row]:
-    """Yield one row of `FILE_SPLIT_COLUMNS`."""
+    """Yield one table row, with the columns `FILE_SPLIT_COLUMNS`."""
     offset, records = split.position or (None, None)
     yield {
         "split_id": split.split_id,
@@ -149,7 +149,7 @@ def file_split_rows(split: FileSplit) -> Iterator[Row]:
 
 
 def write_file_split(split: FileSplit) -> Versioned:
-    """Write what `read_file_split` reads."""
+    """Encode a file split; the inverse of `read_file_split`."""
     writer = Writer()
     writer.utf(split.split_id)
     write_path(writer, split.path)
@@ -192,7 +192,7 @@ def file_enumerator_rows(state: PendingFileSplits) -> Iterator[Row]:
 
 
 def write_pending_file_splits(state: PendingFileSplits) -> Versioned:
-    """Write what `read_pending_file_splits` reads."""
+    """Encode the checkpoint of a file enumerator; the inverse of `read_pending_file_splits`."""
     writer = Writer()
     write_little_magic(writer, PENDING_MAGIC)
     for number in (1, len(state.splits), len(state.processed)):
@@ -241,7 +241,7 @@ def read_path(reader: Reader) -> FlinkPath:
 
 
 def write_path(writer: Writer, path: FlinkPath) -> None:
-    """Write what `read_path` reads."""
+    """Write the components of a path; the inverse of `read_path`."""
     writer.bool(path != FlinkPath())
     if path == FlinkPath():
         return
@@ -278,12 +278,12 @@ class NumberSequenceSplit:
 
 
 def number_split_rows(split: NumberSequenceSplit) -> Iterator[Row]:
-    """Yield one row of `NUMBER_COLUMNS`."""
+    """Yield one table row, with the columns `NUMBER_COLUMNS`."""
     yield {"split_id": split.split_id, "from": split.start, "to": split.end}
 
 
 def write_number_sequence_split(split: NumberSequenceSplit) -> Versioned:
-    """Write what `read_number_sequence_split` reads."""
+    """Encode a split of a number sequence; the inverse of `read_number_sequence_split`."""
     writer = Writer()
     _write(writer, split)
     return Versioned(1, writer.getvalue())
@@ -308,7 +308,7 @@ def number_enumerator_rows(splits: tuple[NumberSequenceSplit, ...]) -> Iterator[
 
 
 def write_number_sequence_enumerator(splits: tuple[NumberSequenceSplit, ...]) -> Versioned:
-    """Write what `read_number_sequence_enumerator` reads."""
+    """Encode the checkpoint of a number sequence enumerator; the inverse of `read_number_sequence_enumerator`."""
     writer = Writer()
     writer.i32(len(splits))
     for split in splits:
@@ -388,7 +388,7 @@ class HybridEnumerator:
 
 
 def hybrid_split_rows(split: HybridSplit) -> Iterator[Row]:
-    """Yield one row of `HYBRID_SPLIT_COLUMNS`."""
+    """Yield one table row, with the columns `HYBRID_SPLIT_COLUMNS`."""
     yield {
         "source_index": split.source_index,
         "split_id": split.split_id,
@@ -399,7 +399,7 @@ def hybrid_split_rows(split: HybridSplit) -> Iterator[Row]:
 
 
 def write_hybrid_split(split: HybridSplit) -> Versioned:
-    """Write what `read_hybrid_split` reads."""
+    """Encode a split of a hybrid source; the inverse of `read_hybrid_split`."""
     writer = Writer()
     writer.i32(split.source_index)
     writer.utf(split.split_id)
@@ -426,7 +426,7 @@ def read_hybrid_split(versioned: Versioned) -> HybridSplit:
 
 
 def hybrid_enumerator_rows(state: HybridEnumerator) -> Iterator[Row]:
-    """Yield one row of `HYBRID_ENUMERATOR_COLUMNS`."""
+    """Yield one table row, with the columns `HYBRID_ENUMERATOR_COLUMNS`."""
     yield {
         "source_index": state.source_index,
         "wrapped_version": state.wrapped.version,
@@ -435,7 +435,7 @@ def hybrid_enumerator_rows(state: HybridEnumerator) -> Iterator[Row]:
 
 
 def write_hybrid_enumerator(state: HybridEnumerator) -> Versioned:
-    """Write what `read_hybrid_enumerator` reads."""
+    """Encode the checkpoint of a hybrid enumerator; the inverse of `read_hybrid_enumerator`."""
     writer = Writer()
     writer.i32(state.source_index)
     write_versioned(writer, state.wrapped)

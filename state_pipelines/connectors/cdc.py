@@ -115,7 +115,7 @@ class DebeziumOffset:
 
 
 def split_rows(split: MySqlSplit) -> Iterator[Row]:
-    """Yield one row of `SPLIT_COLUMNS`."""
+    """Yield one table row, with the columns `SPLIT_COLUMNS`."""
     binlog = split.kind == _BINLOG
     yield {
         "kind": KINDS[split.kind],
@@ -141,7 +141,7 @@ def _boundary(text: str) -> str | None:
 
 
 def write_mysql_split(split: MySqlSplit) -> Versioned:
-    """Write what `read_mysql_split` reads."""
+    """Encode a MySQL split; the inverse of `read_mysql_split`."""
     writer = Writer()
     writer.i32(split.kind)
     if split.kind == _SNAPSHOT:
@@ -274,13 +274,13 @@ def _read_json(raw: bytes, reader: Reader, start: int) -> dict[str, Any]:
 
 
 def offset_rows(offset: DebeziumOffset) -> Iterator[Row]:
-    """Yield one row of `OFFSET_COLUMNS`."""
+    """Yield one table row, with the columns `OFFSET_COLUMNS`."""
     value = json.loads(offset.text)
     yield {"partition": json.dumps(value["sourcePartition"]), "offset": json.dumps(value["sourceOffset"])}
 
 
 def write_debezium_offset(offset: DebeziumOffset, serializer: Serializer, context: LayoutContext) -> bytes:
-    """Write what `read_debezium_offset` reads."""
+    """Encode an offset of Debezium; the inverse of `read_debezium_offset`."""
     writer = Writer()
     writer.bytes32(offset.text.encode())
     return writer.getvalue()

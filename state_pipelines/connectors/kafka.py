@@ -133,7 +133,7 @@ class KafkaEnumerator:
 
 
 def split_rows(split: KafkaSplit) -> Iterator[Row]:
-    """Yield one row of `SPLIT_COLUMNS`."""
+    """Yield one table row, with the columns `SPLIT_COLUMNS`."""
     start, stop = STARTING_WORDS.get(split.starting_offset), STOPPING_WORDS.get(split.stopping_offset)
     yield {
         "topic": split.topic,
@@ -172,7 +172,9 @@ def choose_offset(before: int, offset: int | None, word: str | None, words: Mapp
     if offset is None:
         raise ValueRangeError("the row has neither an offset nor a word such as earliest", hint="Set one of them")
     if offset < 0:
-        raise ValueRangeError(f"the offset {offset} is negative", hint="For the first record set the word, earliest")
+        raise ValueRangeError(
+            f"the offset {offset} is negative", hint="To start at the first record, set the word earliest"
+        )
     return offset
 
 
@@ -188,7 +190,7 @@ EDIT = Edit(("offset", "offset_word", "stopping_offset", "stopping_word"), _edit
 
 
 def write_kafka_split(split: KafkaSplit) -> Versioned:
-    """Write what `read_kafka_split` reads."""
+    """Encode a Kafka split; the inverse of `read_kafka_split`."""
     writer = Writer()
     _write_split(writer, split)
     return Versioned(0, writer.getvalue())
@@ -214,7 +216,7 @@ def enumerator_rows(state: KafkaEnumerator) -> Iterator[Row]:
 
 
 def write_kafka_enumerator(state: KafkaEnumerator) -> Versioned:
-    """Write what `read_kafka_enumerator` reads.
+    """Encode the checkpoint of a Kafka enumerator; the inverse of `read_kafka_enumerator`.
 
     Raises:
         ValueRangeError: a version that does not exist.
@@ -243,7 +245,7 @@ def write_kafka_enumerator(state: KafkaEnumerator) -> Versioned:
 
 @enumerator_state("kafka", write=write_kafka_enumerator, rows=enumerator_rows, columns=ENUMERATOR_COLUMNS)
 def read_kafka_enumerator(versioned: Versioned) -> KafkaEnumerator:
-    """Read the checkpoint of an enumerator.
+    """Read the checkpoint of a Kafka enumerator.
 
     Version 0: splits by reader (`SerdeUtils`); 1: topics and partitions; 2: topics and partitions with a status each,
     then whether the initial discovery is finished; 3: splits with a status each, then the same flag.
@@ -350,7 +352,7 @@ COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class DynamicKafkaSplit:
-    """A partition of one of the clusters.
+    """A split of Kafka's dynamic source: a partition in one of its clusters.
 
     Attributes:
         version: 1 or 2.
@@ -366,13 +368,13 @@ class DynamicKafkaSplit:
 
 
 def rows(split: DynamicKafkaSplit) -> Iterator[Row]:
-    """Yield one row of `COLUMNS`."""
+    """Yield one table row, with the columns `COLUMNS`."""
     for row in split_rows(split.split):
         yield {"cluster": split.cluster, **row, "retained_until": split.retained_until}
 
 
 def write_dynamic_kafka_split(split: DynamicKafkaSplit) -> Versioned:
-    """Write what `read_dynamic_kafka_split` reads."""
+    """Encode a split of Kafka's dynamic source; the inverse of `read_dynamic_kafka_split`."""
     writer = Writer()
     writer.utf(split.cluster)
     if split.version > 1:
@@ -435,11 +437,11 @@ class KafkaTransaction:
 
 @dataclass(frozen=True)
 class KafkaWriterState:
-    """State of a writer of the sink.
+    """State of a writer of the Kafka sink.
 
     Attributes:
         version: 1, or 2 since connector 4.0.
-        transactional_id_prefix: of the transactions of the job.
+        transactional_id_prefix: prefix of the ids of the transactions of the job.
         owned_subtask: subtask whose transactions the writer owns; like the fields below, stored in version 2 only.
         owned_subtasks: number of subtasks whose transactions are owned (`totalNumberOfOwnedSubtasks`).
         ownership: one of `OWNERSHIPS`.
@@ -456,7 +458,7 @@ class KafkaWriterState:
 
 @dataclass(frozen=True)
 class KafkaCommittable:
-    """A transaction that is to be committed."""
+    """A transaction of the Kafka sink that is to be committed."""
 
     transactional_id: str
     producer_id: int
@@ -478,7 +480,7 @@ def writer_rows(state: KafkaWriterState) -> Iterator[Row]:
 
 
 def write_kafka_writer_state(state: KafkaWriterState) -> Versioned:
-    """Write what `read_kafka_writer_state` reads.
+    """Encode the state of a Kafka writer; the inverse of `read_kafka_writer_state`.
 
     Raises:
         ValueRangeError: a field that the version stores is missing.
@@ -526,7 +528,7 @@ def read_kafka_writer_state(versioned: Versioned) -> KafkaWriterState:
 
 
 def committable_rows(committable: KafkaCommittable) -> Iterator[Row]:
-    """Yield one row of `COMMITTABLE_COLUMNS`."""
+    """Yield one table row, with the columns `COMMITTABLE_COLUMNS`."""
     yield asdict(committable)
 
 
@@ -545,7 +547,7 @@ def read_kafka_committable(versioned: Versioned) -> KafkaCommittable:
 
 
 def write_kafka_committable(committable: KafkaCommittable) -> Versioned:
-    """Write what `read_kafka_committable` reads."""
+    """Encode a committable of the Kafka sink; the inverse of `read_kafka_committable`."""
     writer = Writer()
     writer.i16(committable.epoch)
     writer.i64(committable.producer_id)
@@ -629,7 +631,7 @@ def transaction_serializer(serializer: tree.Serializer) -> tree.Serializer | Non
 
 
 def write_two_phase_commit(state: TwoPhaseCommitState, serializer: tree.Serializer, context: LayoutContext) -> bytes:
-    """Write what `read_two_phase_commit` reads."""
+    """Encode the state of one subtask of a two-phase-commit sink; the inverse of `read_two_phase_commit`."""
 
     def plain(each: Transaction | None) -> dict[str, object] | None:
         return None if each is None else {"transaction": each.value, "started": each.started}
@@ -652,7 +654,7 @@ def write_two_phase_commit(state: TwoPhaseCommitState, serializer: tree.Serializ
     columns=PRODUCER_COLUMNS,
 )
 def read_two_phase_commit(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> TwoPhaseCommitState:
-    """Read the state of one subtask.
+    """Read the state of one subtask of a `TwoPhaseCommitSinkFunction`.
 
     Raises:
         FormatError: the bytes do not fit the serializer.
@@ -744,7 +746,7 @@ connector_state(
 
 
 def hint_rows(hint: TransactionalIdHint) -> Iterator[Row]:
-    """Yield one row of `HINT_COLUMNS`."""
+    """Yield one table row, with the columns `HINT_COLUMNS`."""
     yield {"next_free_transactional_id": hint.next_free, "last_parallelism": hint.last_parallelism}
 
 
@@ -759,7 +761,7 @@ def is_hint(serializer: tree.Serializer) -> bool:
 
 
 def write_hint(hint: TransactionalIdHint, serializer: tree.Serializer, context: LayoutContext) -> bytes:
-    """Write what `read_hint` reads."""
+    """Encode a hint of transactional ids; the inverse of `read_hint`."""
     value: dict[str, object] = dict(zip(_HINT_FIELDS, (hint.next_free, hint.last_parallelism), strict=True))
     return write_plain_element({"class": hint.class_name, **value} if hint.class_name else value, serializer, context)
 
@@ -774,7 +776,7 @@ def write_hint(hint: TransactionalIdHint, serializer: tree.Serializer, context: 
     columns=HINT_COLUMNS,
 )
 def read_hint(element: bytes, serializer: tree.Serializer, context: LayoutContext) -> TransactionalIdHint:
-    """Read a hint.
+    """Read a hint of transactional ids.
 
     Raises:
         FormatError: the element is not a hint.

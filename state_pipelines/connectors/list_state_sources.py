@@ -99,7 +99,7 @@ class BeamKafkaMark:
 
     @property
     def partitions(self) -> list[dict[str, object]]:
-        """Fields of each partition."""
+        """Fields of each partition in the checkpoint mark."""
         marks = cast("list[AvroRecord]", dict(self.mark.fields).get("partitions", []))
         return [dict(each.fields) for each in marks]
 
@@ -124,7 +124,7 @@ def is_beam_kafka(serializer: Serializer) -> bool:
 
 
 def write_beam_kafka_mark(mark: BeamKafkaMark, serializer: Serializer, context: LayoutContext) -> bytes:
-    """Write what `read_beam_kafka_mark` reads."""
+    """Encode a source of Beam and its checkpoint mark; the inverse of `read_beam_kafka_mark`."""
     return write_plain_element({"key": mark.source, "value": mark.mark}, serializer, context)
 
 
@@ -174,7 +174,7 @@ def read_beam_kafka_mark(element: bytes, serializer: Serializer, context: Layout
 
 
 def beam_split_rows(split: BeamSplit) -> Iterator[Row]:
-    """Yield one row of `BEAM_SPLIT_COLUMNS`."""
+    """Yield one table row, with the columns `BEAM_SPLIT_COLUMNS`."""
     fields = _read_split_object(split.stream)
     source, mark = fields["beamSplitSource"], fields["splitState"]
     yield {
@@ -185,7 +185,7 @@ def beam_split_rows(split: BeamSplit) -> Iterator[Row]:
 
 
 def write_beam_split(split: BeamSplit) -> Versioned:
-    """Write what `read_beam_split` reads."""
+    """Encode a Beam split; the inverse of `read_beam_split`."""
     return Versioned(0, split.stream)
 
 
@@ -232,7 +232,7 @@ class CheckpointedOffset:
 
 
 def list_checkpointed_rows(offset: CheckpointedOffset) -> Iterator[Row]:
-    """Yield one row of `LIST_CHECKPOINTED_COLUMNS`."""
+    """Yield one table row, with the columns `LIST_CHECKPOINTED_COLUMNS`."""
     yield {"element": offset.element, "offset": offset.offset}
 
 
@@ -242,7 +242,7 @@ def is_java_object(serializer: tree.Serializer) -> bool:
 
 
 def write_checkpointed_offset(offset: CheckpointedOffset, serializer: tree.Serializer, context: LayoutContext) -> bytes:
-    """Write what `read_checkpointed_offset` reads."""
+    """Encode an element of a `ListCheckpointed` function; the inverse of `read_checkpointed_offset`."""
     return write_plain_element(offset.content, serializer, context)
 
 
@@ -342,7 +342,7 @@ class LegacyKinesisOffset:
 
 
 def kafka_rows(offset: LegacyKafkaOffset) -> Iterator[Row]:
-    """Yield one row of `KAFKA_COLUMNS`."""
+    """Yield one table row, with the columns `KAFKA_COLUMNS`."""
     word = OFFSET_WORDS.get(offset.last_offset)
     yield {
         "topic": offset.topic,
@@ -361,7 +361,7 @@ def is_legacy_kafka(serializer: tree.Serializer) -> bool:
 
 
 def write_legacy_kafka_offset(offset: LegacyKafkaOffset, serializer: tree.Serializer, context: LayoutContext) -> bytes:
-    """Write what `read_legacy_kafka_offset` reads."""
+    """Encode an element of the state of `FlinkKafkaConsumer`; the inverse of `read_legacy_kafka_offset`."""
     fields = (("cachedHash", offset.cached_hash), ("partition", offset.partition), ("topic", offset.topic))
     return write_plain_element({"f0": ObjectValue(_KAFKA, fields), "f1": offset.last_offset}, serializer, context)
 
@@ -400,7 +400,7 @@ def read_legacy_kafka_offset(element: bytes, serializer: tree.Serializer, contex
 
 
 def kinesis_rows(offset: LegacyKinesisOffset) -> Iterator[Row]:
-    """Yield one row of `KINESIS_COLUMNS`."""
+    """Yield one table row, with the columns `KINESIS_COLUMNS`."""
     yield {
         "stream_name": offset.shard["streamName"],
         "shard_id": offset.shard["shardId"],
@@ -420,7 +420,7 @@ def is_legacy_kinesis(serializer: tree.Serializer) -> bool:
 def write_legacy_kinesis_offset(
     offset: LegacyKinesisOffset, serializer: tree.Serializer, context: LayoutContext
 ) -> bytes:
-    """Write what `read_legacy_kinesis_offset` reads."""
+    """Encode an element of the state of `FlinkKinesisConsumer`; the inverse of `read_legacy_kinesis_offset`."""
     fields = (
         ("cachedHash", offset.cached_hash),
         ("sequenceNumber", offset.sequence_number),

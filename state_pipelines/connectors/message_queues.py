@@ -122,7 +122,7 @@ class PulsarEnumerator:
 
 @dataclass(frozen=True)
 class PulsarCommittable:
-    """A transaction that is to be committed."""
+    """A transaction of the Pulsar sink that is to be committed."""
 
     transaction: tuple[int, int]
     topic: str
@@ -139,7 +139,7 @@ def _transaction_text(transaction: tuple[int, int]) -> str:
 
 
 def pulsar_split_rows(split: PulsarSplit) -> Iterator[Row]:
-    """Yield one row of `PULSAR_SPLIT_COLUMNS`."""
+    """Yield one table row, with the columns `PULSAR_SPLIT_COLUMNS`."""
     read = {} if split.last_read is None else read_message_id(split.last_read)
     yield {
         **_partition_row(split.partition),
@@ -208,7 +208,7 @@ def _read_partition(reader: Reader, version: int) -> PulsarPartition:
 
 
 def write_pulsar_split(split: PulsarSplit) -> Versioned:
-    """Write what `read_pulsar_split` reads."""
+    """Encode a Pulsar split; the inverse of `read_pulsar_split`."""
     writer = Writer()
     _write_partition(writer, split.partition, split.version)
     writer.bytes32(split.stop_cursor)
@@ -241,7 +241,7 @@ def pulsar_enumerator_rows(state: PulsarEnumerator) -> Iterator[Row]:
 
 
 def write_pulsar_enumerator(state: PulsarEnumerator) -> Versioned:
-    """Write what `read_pulsar_enumerator` reads."""
+    """Encode the checkpoint of a Pulsar enumerator; the inverse of `read_pulsar_enumerator`."""
     writer = Writer()
     writer.i32(len(state.partitions))
     for partition in state.partitions:
@@ -271,12 +271,12 @@ def read_pulsar_enumerator(versioned: Versioned) -> PulsarEnumerator:
 
 
 def committable_rows(committable: PulsarCommittable) -> Iterator[Row]:
-    """Yield one row of `COMMITTABLE_COLUMNS`."""
+    """Yield one table row, with the columns `COMMITTABLE_COLUMNS`."""
     yield {"topic": committable.topic, "transaction": _transaction_text(committable.transaction)}
 
 
 def write_pulsar_committable(committable: PulsarCommittable) -> Versioned:
-    """Write what `read_pulsar_committable` reads."""
+    """Encode a committable of the Pulsar sink; the inverse of `read_pulsar_committable`."""
     writer = Writer()
     for bits in committable.transaction:
         writer.i64(bits)
@@ -364,7 +364,7 @@ class LegacyRocketMQOffset:
 
     Attributes:
         queue: the queue.
-        offset: as committed.
+        offset: the committed offset.
         value: the queue as the scalar codec gives it.
     """
 
@@ -374,13 +374,13 @@ class LegacyRocketMQOffset:
 
 
 def rocketmq_split_rows(split: RocketMQSplit) -> Iterator[Row]:
-    """Yield one row of `ROCKETMQ_SPLIT_COLUMNS`."""
+    """Yield one table row, with the columns `ROCKETMQ_SPLIT_COLUMNS`."""
     stop = None if split.stopping_offset == NO_STOPPING_OFFSET else split.stopping_offset
     yield {**asdict(split.queue), "offset": split.offset, "stopping_offset": stop, "increase": split.increase}
 
 
 def write_rocketmq_split(split: RocketMQSplit) -> Versioned:
-    """Write what `read_rocketmq_split` reads."""
+    """Encode a RocketMQ split; the inverse of `read_rocketmq_split`."""
     writer = Writer()
     writer.utf(split.queue.topic)
     writer.utf(split.queue.broker)
@@ -414,7 +414,7 @@ def rocketmq_enumerator_rows(state: RocketMQEnumerator) -> Iterator[Row]:
 
 
 def write_rocketmq_enumerator(state: RocketMQEnumerator) -> Versioned:
-    """Write what `read_rocketmq_enumerator` reads."""
+    """Encode the checkpoint of a RocketMQ enumerator; the inverse of `read_rocketmq_enumerator`."""
     writer = Writer()
     writer.i32(len(state.queues))
     for queue in state.queues:
@@ -444,7 +444,7 @@ def read_rocketmq_enumerator(versioned: Versioned) -> RocketMQEnumerator:
 
 
 def legacy_rows(offset: LegacyRocketMQOffset) -> Iterator[Row]:
-    """Yield one row of `LEGACY_COLUMNS`."""
+    """Yield one table row, with the columns `LEGACY_COLUMNS`."""
     yield {**asdict(offset.queue), "offset": offset.offset}
 
 
@@ -461,7 +461,7 @@ def is_legacy_rocketmq(serializer: tree.Serializer) -> bool:
 def write_legacy_rocketmq_offset(
     offset: LegacyRocketMQOffset, serializer: tree.Serializer, context: LayoutContext
 ) -> bytes:
-    """Write what `read_legacy_rocketmq_offset` reads."""
+    """Encode an element of the state of `RocketMQSourceFunction`; the inverse of `read_legacy_rocketmq_offset`."""
     return write_plain_element({"f0": offset.value, "f1": offset.offset}, serializer, context)
 
 
@@ -523,7 +523,7 @@ class KinesisSplit:
         shard_id: the shard.
         iterator_type: one of `ITERATOR_TYPES`, which says what `marker` is.
         marker: sequence number, epoch milliseconds, or None.
-        parent_shard_ids: in the order of the bytes, from version 1 on; else None.
+        parent_shard_ids: ids of the parent shards, in the order of the bytes, from version 1 on; else None.
         hash_keys: first and last hash key, from version 1 on; else None.
         finished: the shard is read to its end; from version 2 on, else None.
     """
@@ -558,7 +558,7 @@ class KinesisEnumerator:
 
 
 def kinesis_split_rows(split: KinesisSplit) -> Iterator[Row]:
-    """Yield one row of `KINESIS_SPLIT_COLUMNS`."""
+    """Yield one table row, with the columns `KINESIS_SPLIT_COLUMNS`."""
     first, last = split.hash_keys or (None, None)
     yield {
         "stream_arn": split.stream_arn,
@@ -574,7 +574,7 @@ def kinesis_split_rows(split: KinesisSplit) -> Iterator[Row]:
 
 
 def write_kinesis_split(split: KinesisSplit) -> Versioned:
-    """Write what `read_kinesis_split` reads."""
+    """Encode a Kinesis split; the inverse of `read_kinesis_split`."""
     writer = Writer()
     for text in (split.stream_arn, split.shard_id, split.iterator_type):
         writer.utf(text)
@@ -622,7 +622,7 @@ def kinesis_enumerator_rows(state: KinesisEnumerator) -> Iterator[Row]:
 
 
 def write_kinesis_enumerator(state: KinesisEnumerator) -> Versioned:
-    """Write what `read_kinesis_enumerator` reads."""
+    """Encode the checkpoint of a Kinesis enumerator; the inverse of `read_kinesis_enumerator`."""
     writer = Writer()
     write_optional(writer, state.last_seen_shard_id, writer.utf)
     writer.i32(len(state.splits))

@@ -50,7 +50,7 @@ class Versioned:
     """Bytes of a `SimpleVersionedSerializer`.
 
     Attributes:
-        version: of the serializer (`getVersion`).
+        version: version of the serializer (`getVersion`).
         data: the bytes of the serializer.
         has_length: whether the frame holds the length of `data` too; only arrays of old releases do not.
     """
@@ -99,7 +99,7 @@ def read_versioned(reader: Reader) -> Versioned:
 
 
 def write_versioned(writer: Writer, value: Versioned) -> None:
-    """Write what `read_versioned` reads."""
+    """Write i32 version, i32 length and the bytes; the inverse of `read_versioned`."""
     writer.i32(value.version)
     writer.bytes32(value.data)
 
@@ -120,7 +120,7 @@ def read_versioned_array(data: bytes) -> Versioned:
 
 
 def write_versioned_array(value: Versioned) -> bytes:
-    """Write what `read_versioned_array` reads."""
+    """Encode a version and its bytes as an array; the inverse of `read_versioned_array`."""
     writer = Writer()
     if value.has_length:
         write_versioned(writer, value)
@@ -144,7 +144,7 @@ def read_versioned_list(reader: Reader) -> tuple[int, tuple[Versioned, ...]]:
 
 
 def write_versioned_list(writer: Writer, version: int, elements: Sequence[bytes]) -> None:
-    """Write what `read_versioned_list` reads."""
+    """Write i32 version, i32 count, then length and bytes of each element; the inverse of `read_versioned_list`."""
     writer.i32(version)
     writer.i32(len(elements))
     for element in elements:
@@ -164,7 +164,7 @@ def expect_magic(reader: Reader, magic: int, what: str) -> None:
 
 
 def write_magic(writer: Writer, magic: int) -> None:
-    """Mirror of `expect_magic`."""
+    """Write a magic number as an i32; `expect_magic` reads it."""
     writer.take(magic.to_bytes(4, "big"))
 
 
@@ -283,7 +283,7 @@ class CoordinatorState:
 
     Attributes:
         size: total bytes.
-        version: of the format of source coordinators; None if the bytes are not those of one.
+        version: version of the format of source coordinators; None if the bytes are not those of one.
         enumerator: the checkpoint of the split enumerator; None if the bytes are not those of a source coordinator.
         rest: bytes after the checkpoint of the enumerator: in version 0 the split assignments, later none.
         state: the decoded enumerator; None when no known connector wrote it.
@@ -332,7 +332,7 @@ class Codec:
         write: the inverse of `read`.
         rows: value -> its rows.
         columns: schema of the rows.
-        last_resort: used only if no other codec can read the state.
+        last_resort: whether it is used only if no other codec can read the state.
         edit: columns that migrations may set; None if there are none.
     """
 
@@ -371,7 +371,7 @@ def connector_state(
         kind: kind of the state, or its text, such as `split`.
         operator_state_names: names of the list states.
         accepts: whether the state could be stored with a serializer.
-        write: mirror of the reader.
+        write: writes a value as the reader reads it.
         rows: rows of a value.
         columns: schema of the rows.
         edit: columns that migrations may set.
@@ -413,7 +413,7 @@ def versioned_state(
         connector: name of the connector.
         kind: kind of the state, or its text, such as `split`.
         operator_state_names: names of the list states.
-        write: mirror of the reader.
+        write: writes a value as the reader reads it.
         rows: rows of a value.
         columns: schema of the rows.
         last_resort: used only if no other reader can read the state.
@@ -523,7 +523,7 @@ def read_array_element(element: bytes) -> Versioned:
 
 
 def write_array_element(value: Versioned) -> bytes:
-    """Write what `read_array_element` reads."""
+    """Encode an element of a state of byte arrays; the inverse of `read_array_element`."""
     writer = Writer()
     writer.bytes32(write_versioned_array(value))
     return writer.getvalue()
@@ -565,7 +565,7 @@ def detect(
 
     Args:
         state_name: name of the state.
-        serializer: of its elements.
+        serializer: serializer of its elements.
         elements: bytes of all elements, of one subtask or of all of them; the more, the surer the answer.
         context: context of the layouts; only legacy connectors need it.
 
@@ -636,7 +636,7 @@ def read_coordinator(data: bytes) -> CoordinatorState:
 
 
 def write_coordinator(state: CoordinatorState) -> bytes:
-    """Write what `read_coordinator` reads; the bytes of the enumerator are written as they are, `state` is ignored.
+    """Encode the state of a source coordinator with the bytes in `enumerator`; the decoded `state` is not used.
 
     Raises:
         UsageError: the state is not that of a source coordinator.

@@ -77,7 +77,7 @@ class StreamRecoverable:
 
 @dataclass(frozen=True)
 class S3Recoverable:
-    """A multipart upload.
+    """A multipart upload to S3 that becomes the target when it is completed.
 
     Attributes:
         key: name of the object.
@@ -101,7 +101,7 @@ Recoverable = StreamRecoverable | S3Recoverable | Versioned
 
 @dataclass(frozen=True)
 class InProgressFile:
-    """A file that is being written.
+    """A file to which a file sink is still writing.
 
     Attributes:
         version: 1 or 2.
@@ -158,7 +158,7 @@ def read_in_progress_file(versioned: Versioned) -> InProgressFile:
 
 
 def write_in_progress_file(file: InProgressFile) -> Versioned:
-    """Write what `read_in_progress_file` reads."""
+    """Encode an in-progress file; the inverse of `read_in_progress_file`."""
     writer = Writer()
     write_magic(writer, IN_PROGRESS_MAGIC)
     if file.version > 1:
@@ -184,7 +184,7 @@ def read_pending_file(versioned: Versioned) -> PendingFile:
 
 
 def write_pending_file(file: PendingFile) -> Versioned:
-    """Write what `read_pending_file` reads."""
+    """Encode a pending file; the inverse of `read_pending_file`."""
     writer = Writer()
     write_magic(writer, PENDING_MAGIC)
     if file.version > 1:
@@ -215,7 +215,7 @@ def read_recoverable(versioned: Versioned) -> Recoverable:
 
 
 def write_recoverable(value: Recoverable) -> Versioned:
-    """Write what `read_recoverable` reads."""
+    """Encode the recoverable of a file system; the inverse of `read_recoverable`."""
     writer = Writer()
     match value:
         case Versioned():
@@ -287,7 +287,7 @@ COMMITTABLE_COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class FileBucket:
-    """State of one bucket.
+    """State of one bucket (directory) of a file sink.
 
     Attributes:
         version: 1 to 3.
@@ -315,8 +315,8 @@ class FileCommittable:
     Attributes:
         version: 1, or 2 since 1.15.
         bucket: id of the bucket; stored in version 2.
-        pending: to be committed.
-        clean_up: in-progress file to be cleaned up.
+        pending: file to be committed; None if there is none.
+        clean_up: in-progress file to be cleaned up; None if there is none.
         compacted: path of a file to be deleted, since it was compacted into another file; stored in version 2.
     """
 
@@ -338,7 +338,7 @@ def bucket_rows(bucket: FileBucket) -> Iterator[Row]:
 
 
 def write_file_bucket(bucket: FileBucket) -> Versioned:
-    """Write what `read_file_bucket` reads."""
+    """Encode a bucket of a file sink; the inverse of `read_file_bucket`."""
     writer = Writer()
     write_magic(writer, BUCKET_MAGIC)
     text = Writer()
@@ -424,7 +424,7 @@ def read_file_committable(versioned: Versioned) -> FileCommittable:
 
 
 def write_file_committable(committable: FileCommittable) -> Versioned:
-    """Write what `read_file_committable` reads."""
+    """Encode a committable of a file sink; the inverse of `read_file_committable`."""
     writer = Writer()
     write_magic(writer, COMMITTABLE_MAGIC)
     if committable.version > 1:
@@ -488,8 +488,8 @@ class CommitRequest:
     """A committable and how far its commit is.
 
     Attributes:
-        committable: as its connector decodes it.
-        retries: how often it was tried again.
+        committable: the committable, as its connector decodes it.
+        retries: number of attempts after the first one.
         state: one of `STATES`.
     """
 
@@ -536,7 +536,7 @@ class CheckpointCommittables:
 
 @dataclass(frozen=True)
 class Committables:
-    """State of a committer.
+    """State of the committer of a sink.
 
     Attributes:
         checkpoints: committables by checkpoint; none in version 1 of the state.
@@ -575,7 +575,7 @@ def read_committables(versioned: Versioned, read: ReadCommittable) -> Committabl
 
 
 def write_committables(state: Committables, write: WriteCommittable) -> Versioned:
-    """Write what `read_committables` reads."""
+    """Encode the state of a committer; the inverse of `read_committables`."""
     writer = Writer()
     write_magic(writer, MAGIC)
     if state.plain is not None:
@@ -587,7 +587,7 @@ def write_committables(state: Committables, write: WriteCommittable) -> Versione
 
 
 def committable_rows(rows: Callable[[Any], Iterable[Mapping[str, Any]]], state: Committables) -> Iterator[Row]:
-    """Yield the rows of `HEAD_COLUMNS` and those of each committable."""
+    """Yield the rows of the committables in the state of a committer, with `HEAD_COLUMNS` before their own columns."""
     for committable in state.plain or ():
         yield from map(dict, rows(committable))
     for checkpoint in state.checkpoints:
@@ -617,9 +617,9 @@ def register_committables(
     Args:
         connector: name of the connector.
         read: reads one committable; must refuse those of other sinks.
-        write: its mirror.
+        write: writes a committable as `read` reads it.
         rows: rows of a committable.
-        columns: their schema.
+        columns: schema of these rows.
         last_resort: used only if no other connector can read the committables.
     """
     versioned_state(

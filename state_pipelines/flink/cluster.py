@@ -69,17 +69,17 @@ class RestoreMode(StrEnum):
 
 @dataclass(frozen=True)
 class ClusterOverview:
-    """A cluster.
+    """Version, slots and settings of a cluster.
 
     Attributes:
         endpoint: its address, without secrets.
-        version: of Flink, such as `2.2.1`; empty where it is not known.
+        version: version of Flink, such as `2.2.1`; empty where it is not known.
         slots_total: slots of all task managers.
         slots_available: free slots.
         task_managers: number of task managers.
         can_submit: whether jars may be uploaded and run (`web.submit.enable`; an application cluster takes none).
         configuration: configuration of the JobManager; the values of secrets are hidden, by Flink and again here.
-        sql_obstacle: why no plan or script of SQL can be started there; empty if one can.
+        sql_obstacle: reason why no compiled plan and no SQL script can be started there; empty if they can be started.
         stop_directory: directory of the savepoints with which jobs are stopped, if requests cannot choose another one;
             else None.
     """
@@ -97,7 +97,7 @@ class ClusterOverview:
 
 @dataclass(frozen=True)
 class JobOverview:
-    """A job of a cluster.
+    """Name, status and times of a job of a cluster.
 
     Attributes:
         id: 32 hexadecimal digits.
@@ -121,7 +121,7 @@ class JobVertex:
     """A task of a job: operators that are chained.
 
     Attributes:
-        id: of the vertex, which is the id of the operator at its head.
+        id: id of the vertex, which is the id of the operator at its head.
         name: names of its operators.
         parallelism: number of its subtasks.
         max_parallelism: its max parallelism.
@@ -171,7 +171,7 @@ class JobDetails:
     Attributes:
         job: the job.
         vertices: its tasks in the order of its plan.
-        max_parallelism: of the job; None where it is derived.
+        max_parallelism: max parallelism of the job; None where it is derived.
         configuration: execution settings and the job's own parameters, without secrets.
         checkpoints: settings of its checkpoints; None where it takes none.
         plan: Flink's plan as JSON.
@@ -190,7 +190,7 @@ class JobStart:
     """Durations of the last start of a job, of its tasks together (`SubtasksTimesInfo`).
 
     Attributes:
-        seconds: from the schedule of the first subtask until the last one ran.
+        seconds: seconds from the scheduling of the first subtask until the last one ran.
         restore_seconds: longest initialization of a subtask, in which it restores its state.
         parallelism: highest number of subtasks of a task.
     """
@@ -202,7 +202,7 @@ class JobStart:
 
 @dataclass(frozen=True)
 class SavepointRequest:
-    """A savepoint that is asked for.
+    """Request for a savepoint.
 
     Attributes:
         directory: where it is written; by default `execution.checkpointing.savepoint-dir` of the cluster.
@@ -269,7 +269,7 @@ class Submission:
         image: image of the new job's container.
         entry_class: main class; by default that of the jar's manifest.
         arguments: program arguments.
-        parallelism: of the job; by default that of the cluster.
+        parallelism: parallelism of the job; by default that of the cluster.
         savepoint: snapshot that the job starts from, as the cluster sees it.
         allow_non_restored_state: whether state of operators that the job does not have is dropped.
         claim_mode: ownership of the snapshot.
@@ -324,7 +324,7 @@ class CheckpointSubtask:
     """A subtask in a checkpoint.
 
     Attributes:
-        index: of the subtask.
+        index: index of the subtask.
         is_completed: whether it acknowledged.
         acknowledged: when.
         duration_ms: from the trigger to the acknowledgement.
@@ -357,11 +357,11 @@ class CheckpointTask:
     """A task in a checkpoint.
 
     Attributes:
-        vertex_id: of the task.
-        status: of the checkpoint in this task.
+        vertex_id: id of the task.
+        status: status of the checkpoint in this task.
         subtasks: number of its subtasks.
         acknowledged: number of subtasks that acknowledged.
-        duration_ms: of its slowest subtask.
+        duration_ms: duration of its slowest subtask.
         state_size: bytes of its state.
         written_size: bytes that this checkpoint wrote.
         details: its subtasks; empty unless asked for.
@@ -449,7 +449,7 @@ class CheckpointStatistics:
 
 @dataclass(frozen=True)
 class VertexLoad:
-    """Load of a task; values are None if there is no such metric.
+    """Load of a task; a value is None if Flink does not report this metric.
 
     Attributes:
         vertex: the task.
@@ -488,7 +488,7 @@ class JobLoad:
 
 
 class FlinkCluster(Protocol):
-    """A running Flink.
+    """Interface to a Flink cluster: its jobs, savepoints and checkpoints.
 
     Every method raises `ClusterError` where the cluster cannot be reached or refuses, `NotFoundError` for a job that it
     does not have, and `UnsupportedError` for what this kind of cluster cannot do.
@@ -575,7 +575,7 @@ def find_job(cluster: FlinkCluster, name: str) -> JobOverview:
     if len(running) > 1:
         ids = ", ".join(each.id for each in running)
         raise UsageError(
-            f"{len(running)} jobs named {name} run at {cluster.endpoint}: {ids}", hint="Name the one by its id"
+            f"{len(running)} jobs named {name} run at {cluster.endpoint}: {ids}", hint="Name the job by its id"
         )
     if not found:
         known = ", ".join(f"{each.name} ({each.id}, {each.status})" for each in jobs[:10])
@@ -614,7 +614,7 @@ def wait_for_savepoint(
         if clock() >= deadline:
             raise ClusterError(
                 f"the savepoint of job {job_id} at {cluster.endpoint} is not completed after {timeout_seconds:g} s",
-                hint=f"It goes on there as trigger {trigger_id}: wait longer, or look at the job's checkpoints",
+                hint=f"The cluster continues it as trigger {trigger_id}: wait longer, or look at the job's checkpoints",
                 transient=True,
             )
         sleep(POLL_SECONDS)

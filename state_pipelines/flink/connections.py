@@ -261,7 +261,9 @@ class CommandCluster:
                 in_doubt=doubt,
             ) from None
         except OSError as error:
-            raise ClusterError(f"{name} cannot be run: {error.strerror}", hint=f"Look at {command[0]}") from None
+            raise ClusterError(
+                f"{name} cannot be run: {error.strerror}", hint=f"Check that {command[0]} exists and may be run"
+            ) from None
         errors = done.stderr.decode(errors="replace").strip()
         shown = redact(find_root_cause(errors) or "it says nothing on its standard error")[:_MOST_SHOWN]
         if done.returncode == NOT_FOUND:
@@ -276,7 +278,9 @@ class CommandCluster:
             content = None
         if not isinstance(content, dict):
             raise ClusterError(
-                f"{name} prints no JSON object", hint="Print nothing else on its standard output", in_doubt=doubt
+                f"{name} prints no JSON object",
+                hint="Let it print one JSON object, and nothing else, on its standard output",
+                in_doubt=doubt,
             )
         return content
 
@@ -335,7 +339,7 @@ def connect(settings: Mapping[str, Any], directory: Path | None = None) -> Flink
     if unknown:
         raise UsageError(
             f"`cluster` has unknown settings {', '.join(unknown)}",
-            hint=f"Known beside {kind} are {', '.join(sorted(_KINDS[kind]))}",
+            hint=f"Known settings beside {kind} are {', '.join(sorted(_KINDS[kind]))}",
         )
     start = directory or Path()
     if kind == "commands":
@@ -466,7 +470,7 @@ def open_described(text: str) -> tuple[FlinkCluster, Mapping[str, Any]]:
 
 
 def read_description(path: str | Path) -> tuple[Any, bool]:
-    """Read the description of a job, or that of a job of Dagster.
+    """Read the description of a Flink job, either by itself or in the description of a Dagster job.
 
     Returns:
         (the parsed file, or its `attributes` if it describes a job of Dagster; whether it describes one).

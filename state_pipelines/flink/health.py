@@ -52,7 +52,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class HealthLimits:
-    """Limits beyond which a job is not well.
+    """Limits of a healthy job; the check of a limit fails if it is exceeded.
 
     Attributes:
         max_minutes_without_checkpoint: age of the newest checkpoint or savepoint; None for three intervals and the
@@ -110,7 +110,7 @@ class HealthCheck:
         expected: the limit.
         observed: the observed value; None if there is none.
         unit: unit of `expected` and `observed`.
-        what: what is wrong, or why it is not known; empty where the limit is kept.
+        what: what is wrong, or why that is not known; empty where the limit is kept.
         remedy: what to do.
     """
 

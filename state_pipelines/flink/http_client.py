@@ -59,9 +59,9 @@ class Credentials:
     """Credentials of a cluster; texts may name environment variables as `${NAME}`, which are read at each request.
 
     Attributes:
-        user: of basic authentication.
-        password: of basic authentication.
-        token: of bearer authentication.
+        user: user name of basic authentication.
+        password: password of basic authentication.
+        token: token of bearer authentication.
         token_file: file with the token, read at each request, since tokens expire.
         headers: further headers.
         ca_certificates: file of certificate authorities in PEM; by default those of the system.
@@ -182,7 +182,7 @@ class HttpClient:
 
     @property
     def endpoint(self) -> str:
-        """The address, without secrets."""
+        """The address of the endpoint, without secrets."""
         return redact_path(self._base)
 
     def _make_tls(self) -> dict[str, Any]:
@@ -218,16 +218,16 @@ class HttpClient:
         content_type: str = "application/json",
         accepted: Sequence[int] = (),
     ) -> Answer:
-        """Send a request.
+        """Send a request to the endpoint, and return the answer.
 
         Args:
-            method: of HTTP.
+            method: HTTP method.
             path: path below the endpoint, quoted for a URL.
             body: content of the request, sent as JSON.
             query: parameters of the address.
             is_idempotent: whether the request may be sent again if its answer is lost.
             upload: name and path of a file that is sent as a form instead of a body.
-            content_type: of the body.
+            content_type: content type of the body.
             accepted: statuses of errors that are returned instead of raised.
 
         Raises:
@@ -242,8 +242,8 @@ class HttpClient:
             except ClusterError as error:
                 may_repeat = error.transient and (is_idempotent or not error.is_in_doubt)
                 if not may_repeat or attempt == ATTEMPTS:
-                    # Even after the last attempt of an idempotent request, it is unknown whether it had its effect,
-                    # unless it is a GET.
+                    # A request without an answer may have been carried out, even if it could be repeated; only a GET
+                    # changes nothing.
                     error.is_in_doubt = error.is_in_doubt and method != "GET"
                     raise
             else:
@@ -331,13 +331,13 @@ class HttpClient:
         match error:
             case NameResolutionError():
                 return ClusterError(
-                    f"{name} is not there: its host name cannot be resolved",
+                    f"{name} cannot be reached: its host name cannot be resolved",
                     hint="Check the host in the address of the cluster",
                     transient=True,
                 )
             case NewConnectionError():
                 return ClusterError(
-                    f"{name} is not there: {_describe_cause(error)}",
+                    f"{name} cannot be reached: {_describe_cause(error)}",
                     hint="Look whether the cluster runs, and at the host and port of the address (rest.port)",
                     transient=True,
                 )
@@ -376,13 +376,13 @@ class HttpClient:
         error: ClusterError | NotFoundError
         if answer.status in (401, 403):
             error = ClusterError(
-                f"{name} does not admit us (HTTP {answer.status}): {reason}",
+                f"{name} denies access (HTTP {answer.status}): {reason}",
                 hint="Give it the user and password, token or headers that it asks for",
             )
         elif answer.status == 404 or _JOB_NOT_FOUND in words:
             error = NotFoundError(
                 f"{name} has no {path}: {reason}",
-                hint="The job or trigger may be older than the cluster's memory, or its leader has changed",
+                hint="The cluster may have forgotten the job or trigger, because it is old or the leader has changed",
             )
         elif answer.status == 413:
             error = ClusterError(

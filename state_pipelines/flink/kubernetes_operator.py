@@ -163,7 +163,7 @@ class OperatorCluster:
             return trigger
         if request.drain:
             raise UnsupportedError(
-                f"the operator does not drain {self.endpoint} when it suspends it",
+                f"Flink's Kubernetes operator does not drain the job of {self.endpoint} when it suspends it",
                 hint="Stop without draining, which is right for a job that goes on from the savepoint",
             )
         self._require_options(resource, request)
@@ -178,7 +178,7 @@ class OperatorCluster:
         directory = _find_savepoint_directory(options)
         if request.directory and request.directory.rstrip("/") != directory.rstrip("/"):
             raise UsageError(
-                f"the operator would write the savepoint of {self.endpoint} to "
+                f"Flink's Kubernetes operator would write the savepoint of {self.endpoint} to "
                 f"{directory or 'no directory, since none is configured'}, not to {request.directory}",
                 hint=f"Set {_SAVEPOINT_DIRECTORIES[0]} in its flinkConfiguration first, or ask for the configured "
                 "directory",
@@ -186,8 +186,8 @@ class OperatorCluster:
         chosen = str(options.get(_SAVEPOINT_FORMAT, "CANONICAL")).upper()
         if chosen != str(request.format):
             raise UsageError(
-                f"the operator would write the savepoint of {self.endpoint} in the format {chosen}, not in "
-                f"{request.format}",
+                f"Flink's Kubernetes operator would write the savepoint of {self.endpoint} in the format {chosen}, "
+                f"not in {request.format}",
                 hint=f"Set {_SAVEPOINT_FORMAT} in its flinkConfiguration first, or ask for the configured format",
             )
 
@@ -206,7 +206,8 @@ class OperatorCluster:
         self._find(job_id)
         if kind is not CheckpointKind.CONFIGURED:
             raise UnsupportedError(
-                f"the operator triggers checkpoints of the type {CheckpointKind.CONFIGURED} only, not {kind}"
+                f"Flink's Kubernetes operator triggers checkpoints of the type {CheckpointKind.CONFIGURED} only, "
+                f"not {kind}"
             )
         trigger = (trigger_id or uuid.uuid4().hex).lower()
         self._create_snapshot(trigger, {"checkpoint": {}})
@@ -262,12 +263,12 @@ class OperatorCluster:
             return job_id
         if submission.plan is not None or submission.script is not None:
             raise UnsupportedError(
-                "the operator starts jars, not plans or scripts of SQL",
+                "Flink's Kubernetes operator starts jars, not plans or scripts of SQL",
                 hint="Give the plan to a runner in a jar as its argument",
             )
         if submission.jar is not None and "://" not in submission.jar:
             raise UsageError(
-                f"the operator fetches the jar itself, and {submission.jar} is a path of this machine",
+                f"Flink's Kubernetes operator fetches the jar itself, and {submission.jar} is a path of this machine",
                 hint="Name an address that its pods reach, such as local:///jobs/job.jar in the image or https://…",
             )
         job: dict[str, object] = {"state": "running", "allowNonRestoredState": submission.allow_non_restored_state}
@@ -326,11 +327,13 @@ class OperatorCluster:
         own = self._find_own_id(resource)
         if self._rest is None:
             raise UnsupportedError(
-                f"the Kubernetes API does not give this of {self.endpoint}, only Flink's REST endpoint",
+                f"the Kubernetes API has no details of the job of {self.endpoint}; only Flink's REST endpoint has them",
                 hint="Add `rest` beside `kubernetes`: the address of the service NAME-rest",
             )
         if not own or not _is_deployed(resource):
-            raise NotFoundError(f"{self.endpoint} runs no job yet", hint="Look at it again once it is deployed")
+            raise NotFoundError(
+                f"{self.endpoint} runs no job yet", hint="Try again once the operator has deployed the job"
+            )
         return ask(self._rest, own)
 
     @staticmethod
@@ -388,7 +391,7 @@ class OperatorCluster:
         except (HTTPError, OSError) as error:
             raise ClusterError(
                 f"the Kubernetes API cannot be reached to {what} ({self.endpoint}): {type(error).__name__}",
-                hint="Look at the context and the network; what was asked may have been carried out",
+                hint="Check the context and the network; the request may have been carried out",
                 transient=True,
                 in_doubt=not what.startswith("read"),
             ) from None

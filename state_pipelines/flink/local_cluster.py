@@ -152,7 +152,7 @@ def download_jars(version: str, scratch: Path, target: Path, names: str) -> None
     """Download Flink from the package index, and extract some of its jars.
 
     Args:
-        version: of Flink.
+        version: version of Flink.
         scratch: directory for the archive.
         target: new directory of the jars.
         names: regular expression of their names.
@@ -230,7 +230,7 @@ def _join(paths: Iterable[Path]) -> str:
 
 @dataclass(frozen=True)
 class LocalCluster:
-    """A session cluster that runs.
+    """A running session cluster on this machine.
 
     Attributes:
         url: its REST endpoint.

@@ -66,7 +66,7 @@ def take(content: object, name: str, kind: type[_T]) -> _T: ...
 @overload
 def take(content: object, name: str, kind: type[_T], default: _T) -> _T: ...
 def take(content: object, name: str, kind: type[Any], default: Any = _REQUIRED) -> Any:
-    """Return a field of an answer.
+    """Return a field of a JSON answer, after checking its type.
 
     Raises:
         ClusterError: the field has another type, or is missing and has no default.
@@ -78,7 +78,7 @@ def take(content: object, name: str, kind: type[Any], default: Any = _REQUIRED) 
         value = int(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ClusterError(
-            f"the answer has no {name} as Flink's REST endpoint gives it",
+            f"the field {name} of the answer is missing, or not what Flink's REST endpoint gives",
             hint="Flink 1.20 to 2.3 are known: look whether the address is that of another service",
         )
     return value
@@ -105,7 +105,7 @@ def read_status(text: str) -> JobStatus:
 
 
 def read_job(content: Mapping[str, Any]) -> JobOverview:
-    """Convert `JobDetails` or `JobDetailsInfo`."""
+    """Convert a job in the JSON of `JobDetails` or `JobDetailsInfo`."""
     tasks = content.get("tasks") or content.get("status-counts") or {}
     return JobOverview(
         id=take(content, "jid", str),
@@ -118,7 +118,7 @@ def read_job(content: Mapping[str, Any]) -> JobOverview:
 
 
 def read_vertex(content: Mapping[str, Any]) -> JobVertex:
-    """Convert a task of `JobDetailsInfo`."""
+    """Convert a task in the JSON of `JobDetailsInfo`."""
     maximum = take(content, "maxParallelism", int, -1)
     return JobVertex(
         id=take(content, "id", str),
@@ -148,7 +148,7 @@ def read_start(tasks: Sequence[Mapping[str, Any]]) -> JobStart | None:
 
 
 def read_configuration(content: object) -> dict[str, str]:
-    """Return options by name; the values of secrets are hidden."""
+    """Convert options in JSON to values by key; the values of secrets are hidden."""
     options: dict[str, str] = {}
     for each in content if isinstance(content, list) else ():
         name, value = take(each, "key", str), str(each.get("value", ""))
@@ -157,7 +157,7 @@ def read_configuration(content: object) -> dict[str, str]:
 
 
 def read_checkpoint_settings(content: Mapping[str, Any]) -> CheckpointSettings:
-    """Convert `CheckpointConfigInfo`."""
+    """Convert the settings of checkpoints from the JSON of `CheckpointConfigInfo`."""
     interval = _number(content, "interval")
     kept = take(content, "externalization", dict, {})
     return CheckpointSettings(
@@ -220,7 +220,7 @@ def read_exceptions(content: Mapping[str, Any]) -> tuple[JobFailure, ...]:
 
 
 def read_statistics(content: Mapping[str, Any]) -> CheckpointStatistics:
-    """Convert `CheckpointingStatistics`."""
+    """Convert the statistics of a job from the JSON of `CheckpointingStatistics`."""
     counts = take(content, "counts", dict)
     latest = take(content, "latest", dict, {})
     restored, completed = take(latest, "restored", dict, {}), take(latest, "completed", dict, {})
@@ -240,7 +240,7 @@ def read_statistics(content: Mapping[str, Any]) -> CheckpointStatistics:
 
 
 def read_checkpoint(content: Mapping[str, Any], details: Mapping[str, tuple[CheckpointSubtask, ...]]) -> Checkpoint:
-    """Convert `CheckpointStatistics`; `details` has the subtasks of some tasks, by id of the vertex."""
+    """Convert the JSON of `CheckpointStatistics`; `details` has the subtasks of some tasks, by id of the vertex."""
     name = take(content, "status", str)
     if name not in CheckpointStatus.__members__:
         raise ClusterError(
@@ -285,7 +285,7 @@ def _path(text: str) -> str:
 
 
 def read_subtasks(content: Mapping[str, Any]) -> tuple[CheckpointSubtask, ...]:
-    """Convert `TaskCheckpointStatisticsWithSubtaskDetails`."""
+    """Convert the subtasks in the JSON of `TaskCheckpointStatisticsWithSubtaskDetails`."""
     subtasks = []
     for each in take(content, "subtasks", list, []):
         durations = take(each, "checkpoint", dict, {})

@@ -71,7 +71,7 @@ _RESTORES = ("Could not restore keyed state backend", "Could not restore operato
 
 @dataclass(frozen=True)
 class JobFinding:
-    """Something that is wrong with a job.
+    """A problem of a job, and its remedy.
 
     Attributes:
         level: its severity.
@@ -159,7 +159,7 @@ class FailureCount:
 
 @dataclass(frozen=True)
 class JobReport:
-    """A job at one moment.
+    """State of a job at one moment: load, checkpoints, failures, and what is wrong.
 
     Attributes:
         endpoint: address of the cluster.
@@ -239,7 +239,7 @@ def status(
     savepoint: datetime | None = None,
     now: datetime | None = None,
 ) -> JobReport:
-    """Report how a running job is.
+    """Report the health of a running job: its checkpoints, failures, backpressure and limits.
 
     Args:
         job: the description of a job with its `cluster`, the address of a REST endpoint, or a cluster.
@@ -402,7 +402,7 @@ class _Watcher:
             try:
                 details = self.cluster.read_checkpoint(self.job.id, each.id, subtasks=True)
             except NotFoundError:
-                # Flink has removed the checkpoint from its history meanwhile.
+                # Skip a checkpoint that Flink has removed from its history meanwhile.
                 continue
             found = [
                 SlowSubtask(
@@ -435,7 +435,7 @@ class _Watcher:
             try:
                 before = self._read_sizes(each)
             except NotFoundError:
-                # Flink has removed the checkpoint from its history meanwhile.
+                # Skip a checkpoint that Flink has removed from its history meanwhile.
                 continue
             hours = (alike[0].triggered - each.triggered) / timedelta(hours=1)
             return tuple(

@@ -176,7 +176,7 @@ class SnapshotKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointType:
-    """`org.apache.flink.runtime.checkpoint.CheckpointType`: `Checkpoint` or `Full Checkpoint`."""
+    """Type of a checkpoint, incremental or full (`org.apache.flink.runtime.checkpoint.CheckpointType`)."""
 
     name: str = "Checkpoint"
     sharing_files_strategy: SharingFilesStrategy = SharingFilesStrategy.FORWARD_BACKWARD
@@ -184,7 +184,7 @@ class CheckpointType:
 
 @dataclass(frozen=True, slots=True)
 class SavepointType:
-    """`org.apache.flink.runtime.checkpoint.SavepointType`: `Savepoint`, `Suspend Savepoint`, `Terminate Savepoint`."""
+    """Type of a savepoint (`SavepointType`): `Savepoint`, `Suspend Savepoint` or `Terminate Savepoint`."""
 
     format_type: SavepointFormatType = SavepointFormatType.CANONICAL
     name: str = "Savepoint"
@@ -304,7 +304,7 @@ def read_properties(reader: Reader) -> CheckpointProperties | bytes:
 
 
 def write_properties(properties: CheckpointProperties | bytes) -> bytes:
-    """Write what `read_properties` reads."""
+    """Encode the properties of a checkpoint; the inverse of `read_properties`."""
     if isinstance(properties, bytes):
         return properties
     kind = properties.checkpoint_type
@@ -476,7 +476,7 @@ def read_metadata(data: bytes, name: str | None = None) -> CheckpointMetadata:
     Raises:
         FormatError: the bytes are not a `_metadata` file, end early or go on after its end, or an operator or a uid is
             listed twice; also when a text conversion has destroyed the file.
-        UnsupportedVersionError: the version is 1 or one not known.
+        UnsupportedVersionError: the version is 0 or 1, or one that is not known.
     """
     try:
         return _read_metadata(data, name)
@@ -526,7 +526,7 @@ def _read_metadata(data: bytes, name: str | None) -> CheckpointMetadata:
 
 
 def write_metadata(metadata: CheckpointMetadata) -> bytes:
-    """Write what `read_metadata` reads.
+    """Encode a whole `_metadata` file; the inverse of `read_metadata`.
 
     Raises:
         ValueRangeError: the version is not one of `VERSIONS` or cannot store a field of the value
@@ -591,7 +591,10 @@ def _unsupported_version(version: int, name: str | None) -> UnsupportedVersionEr
     where = Where(file=name, offset=4)
     if version in (0, 1):
         error = older_than_promised(f"metadata of version {version}", where)
-        error.hint = "Flink 1.1 and 1.2 wrote it: take a savepoint with 1.2 to 1.7, then one of that with 1.8 to 1.16"
+        error.hint = (
+            "Flink 1.1 and 1.2 wrote it: take a savepoint with Flink 1.2 to 1.7, restore it with 1.8 to 1.16, and take "
+            "another one there"
+        )
         return error
     hint = f"Take a canonical savepoint with a Flink that writes one of the versions {VERSIONS[0]} to {VERSIONS[-1]}"
     return UnsupportedVersionError(f"metadata version {version} cannot be read", where=where, hint=hint)
@@ -714,7 +717,7 @@ def read_subtask_state(reader: Reader, version: int) -> SubtaskState:
 
 
 def write_subtask_state(writer: Writer, state: SubtaskState, version: int) -> None:
-    """Write what `read_subtask_state` reads.
+    """Write the state of one subtask; the inverse of `read_subtask_state`.
 
     Raises:
         ValueRangeError: the version cannot store a field of the value.

@@ -106,7 +106,7 @@ def parse_key_groups(text: str) -> KeyGroupRange:
 
 
 def read_key_group_range(reader: Reader) -> KeyGroupRange:
-    """Read a start and a number, two i32.
+    """Read a range of key groups: its start and its number, two i32.
 
     Raises:
         FormatError: the range leaves the 32,768 key groups that Flink allows.
@@ -121,7 +121,7 @@ def read_key_group_range(reader: Reader) -> KeyGroupRange:
 
 
 def write_key_group_range(writer: Writer, key_groups: KeyGroupRange) -> None:
-    """Write what `read_key_group_range` reads."""
+    """Write start and number of a range of key groups, two i32; the inverse of `read_key_group_range`."""
     writer.i32(key_groups.start)
     writer.i32(key_groups.number)
 
@@ -308,7 +308,7 @@ def read_key_groups_handle(reader: Reader, depth: int = 0) -> KeyGroupsStateHand
 
 
 def write_key_groups_handle(writer: Writer, handle: KeyGroupsStateHandle) -> None:
-    """Write what `read_key_groups_handle` reads."""
+    """Write the fields after tags 3, 7 and 12; the inverse of `read_key_groups_handle`."""
     if len(handle.offsets) != handle.key_groups.number:
         raise ValueRangeError(f"{len(handle.offsets)} offsets do not fit {handle.key_groups.number} key groups")
     write_key_group_range(writer, handle.key_groups)
@@ -349,7 +349,7 @@ def read_offsets(reader: Reader, number: int) -> tuple[int, ...]:
 
 
 def write_offsets(writer: Writer, offsets: tuple[int, ...]) -> None:
-    """Write what `read_offsets` reads, without the number of offsets."""
+    """Write i64 positions, without their number; the inverse of `read_offsets`."""
     try:
         writer.take(struct.pack(f">{len(offsets)}q", *offsets))
     except struct.error:
@@ -536,7 +536,7 @@ def read_keyed_handle(reader: Reader, depth: int = 0) -> KeyedStateHandle | None
 
 
 def write_keyed_handle(writer: Writer, handle: KeyedStateHandle | None) -> None:
-    """Write what `read_keyed_handle` reads; a handle whose newer fields are None gets the older tag without them."""
+    """Write a keyed state handle or None; if its newer fields are None, it gets the older tag without them."""
     match handle:
         case None:
             writer.u8(HandleTag.NULL)
@@ -580,7 +580,7 @@ def _read_incremental(reader: Reader, *, v2: bool) -> IncrementalRemoteKeyedStat
 def _write_incremental(writer: Writer, handle: IncrementalRemoteKeyedStateHandle) -> None:
     size, identifier = handle.persisted_size, handle.state_handle_id
     if (size is None) != (identifier is None):
-        raise ValueRangeError("an incremental handle has both a persisted size and a state handle id, or neither")
+        raise ValueRangeError("an incremental handle needs both a persisted size and a state handle id, or neither")
     writer.u8(HandleTag.INCREMENTAL if size is None else HandleTag.INCREMENTAL_V2)
     writer.i64(handle.checkpoint_id)
     writer.utf(handle.backend_identifier)
@@ -763,7 +763,7 @@ def read_operator_handle(reader: Reader) -> OperatorStateHandle | None:
 
 
 def write_operator_handle(writer: Writer, handle: OperatorStateHandle | None) -> None:
-    """Write what `read_operator_handle` reads."""
+    """Write an operator state handle or None; the inverse of `read_operator_handle`."""
     match handle:
         case None:
             writer.u8(HandleTag.NULL)
@@ -893,7 +893,7 @@ def write_channel_handles(
     direction: ChannelDirection,
     version: int,
 ) -> None:
-    """Write what `read_channel_handles` reads.
+    """Write a count and the channel state handles of one direction; the inverse of `read_channel_handles`.
 
     Raises:
         ValueRangeError: a merged handle for a version before 6.

@@ -616,12 +616,12 @@ class ChannelData:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of each buffer."""
+        """Size of each buffer in bytes."""
         return tuple(len(buffer) for buffer in self.buffers)
 
     @property
     def size(self) -> int:
-        """Bytes of all buffers."""
+        """Size of all buffers together in bytes."""
         return sum(self.sizes)
 
     @property
@@ -647,7 +647,7 @@ class ChannelSummary:
     bytes: int = 0
 
     def __add__(self, other: ChannelSummary) -> ChannelSummary:
-        """Return both together."""
+        """Return the sums of both summaries."""
         return ChannelSummary(
             self.handles + other.handles,
             self.channels + other.channels,
@@ -750,7 +750,7 @@ def _read_buffers(state: ChannelState, expected: int, data: bytes, start: int, n
         yield reader.take(length)
     if size != expected:
         raise FormatError(
-            f"the buffers of channel {state.info.channel} of {state.info.group} have {size} bytes, "
+            f"the buffers of channel {state.info.channel} of gate or partition {state.info.group} have {size} bytes, "
             f"but its handle declares {expected}",
             where=Where(file=name, offset=state.offsets[0] if state.offsets else None),
         )

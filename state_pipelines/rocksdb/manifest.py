@@ -326,7 +326,9 @@ def _replay(data: bytes, name: str) -> dict[int, _TableSet]:
         if edit.added is not None:
             column_families[edit.column_family] = _TableSet(edit.added)
         if edit.column_family not in column_families:
-            raise cursor.error(f"an edit is for column family {edit.column_family}, which does not exist")
+            raise cursor.error(
+                f"an edit of the MANIFEST is for column family {edit.column_family}, which does not exist"
+            )
         if edit.dropped:
             del column_families[edit.column_family]
         else:
@@ -342,11 +344,11 @@ def _apply(column_family: _TableSet, edit: _Edit, cursor: Cursor) -> None:
     # A table that moves to another level is deleted and added by the same edit.
     for level, number in edit.deleted:
         if number not in column_family.tables or column_family.tables[number][0] != level:
-            raise cursor.error(f"an edit deletes table {number} of level {level}, which is not there")
+            raise cursor.error(f"an edit of the MANIFEST deletes table {number} of level {level}, which is not there")
         del column_family.tables[number]
     for level, number, size, smallest, largest, first, last in edit.tables:
         if number in column_family.tables:
-            raise cursor.error(f"an edit adds table {number} again")
+            raise cursor.error(f"an edit of the MANIFEST adds table {number} again")
         column_family.tables[number] = (level, size, smallest, largest, first, last)
 
 
@@ -367,7 +369,7 @@ def _iter_records(data: bytes, name: str) -> Iterator[tuple[int, bytes]]:
             raise FormatError("a record of the log is cut off", where=where)
         kind = data[position + 6]
         if kind == _ZERO and size == 0 and not any(data[position:]):
-            # The rest is space that RocksDB has allocated ahead and never written.
+            # The rest of the log is space that RocksDB has allocated ahead and never written.
             break
         if _masked_crc32c(data[position + 6 : end]) != crc:
             raise FormatError("a record of the log does not match its checksum", where=where)
@@ -440,4 +442,8 @@ def _read_new_file(cursor: Cursor, tag: int) -> tuple[int, int, int, bytes, byte
 
 def _unknown(cursor: Cursor, what: str) -> UnsupportedError:
     where = Where(file=cursor.name, offset=cursor.offset + cursor.position)
-    return UnsupportedError(what, where=where, hint="A newer RocksDB, or blob files: neither is Flink's")
+    return UnsupportedError(
+        what,
+        where=where,
+        hint="A newer RocksDB wrote the database, or it has blob files; databases of Flink have neither",
+    )

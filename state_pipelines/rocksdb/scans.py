@@ -96,7 +96,7 @@ class TableCache:
     def _find(self, file: TableFile) -> Table | None:
         table = self._tables.pop(file, None)
         if table is not None:
-            # Put it back at the end, where the most recently used tables are.
+            # Move the table to the end of the cache: the least recently used ones, at its beginning, are dropped first.
             self._tables[file] = table
         return table
 
@@ -261,7 +261,7 @@ class DirectTables:
         """Release a table that the rest of the scan of its column family does not need."""
 
     def close(self) -> None:
-        """End all scans."""
+        """End all scans of the tables."""
 
 
 class PlannedTables:
@@ -314,7 +314,7 @@ class PlannedTables:
         self._ranges.pop(key, None)
 
     def close(self) -> None:
-        """End all scans."""
+        """End all scans of the tables."""
         self._reading.close()
         self._opening.close()
 
@@ -573,7 +573,7 @@ def estimate(column_family: ColumnFamily, start: bytes = b"", end: bytes | None 
     """Return the bytes of tables that a scan of the range would read; tables wholly inside the range are not opened.
 
     Raises:
-        FormatError: and others, as for `scan`.
+        StateError: a table cannot be read; the errors are those of `scan`.
     """
     return sum(_estimate_file(file, start, end) for file in find_files(column_family, start, end))
 
@@ -599,7 +599,7 @@ def split_keys(column_family: ColumnFamily, start: bytes, end: bytes | None, siz
         Ascending keys between `start` and `end`: the first key of each subrange but the first.
 
     Raises:
-        FormatError: and others, as for `scan`.
+        StateError: a table cannot be read; the errors are those of `scan`.
     """
     points: list[tuple[bytes, int]] = []
     for file in find_files(column_family, start, end):

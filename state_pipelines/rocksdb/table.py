@@ -315,7 +315,7 @@ def _decompress(
 def _decompress_into(
     block_format: BlockFormat, source: memoryview, positions: tuple[npt.NDArray[Any], ...], target: memoryview
 ) -> None:
-    # What can be done for all blocks at once is done before this loop, so that it takes little more than decompression.
+    # Callers prepare all blocks at once before this loop, so that the loop takes little more time than decompression.
     offset = -1
     try:
         for start, end, plain_start, plain_end, kind, offset in zip(

@@ -57,7 +57,7 @@ def check_database_keys(operator: Operator) -> None:
     """
     databases: dict[object, tuple[RocksFile, list[KeyGroupRange]]] = {}
     for identity, file, groups in _list_databases(operator):
-        # `check_held_key_groups` reports empty ranges.
+        # Skip handles without key groups, which `check_held_key_groups` reports.
         if groups.number:
             databases.setdefault(identity, (file, []))[1].append(groups)
     for file, ranges in databases.values():
@@ -97,7 +97,7 @@ def _find_first(column_family: ColumnFamily, low: bytes, high: bytes | None) -> 
 def _list_databases(operator: Operator) -> Iterator[tuple[object, RocksFile, KeyGroupRange]]:
     """Yield for each handle an identifier of its database, the opened database, and the key groups of the handle."""
     handles = {each.index: each.managed_keyed_state for each in operator.metadata.subtasks}
-    # Other checks report files that cannot be opened.
+    # Leave out files that cannot be opened: other checks report them.
     files, _ = operator.files.survey()
     for index, file in files:
         for handle, database in _pair(handles[index], file):
@@ -252,7 +252,7 @@ def _find_operators(what: str, name: str, snapshots: Sequence[Snapshot]) -> list
 def _check_states(name: str, types: Iterable[str], operators: Sequence[Operator]) -> None:
     surveys = [operator.survey() for operator in operators]
     if any(each.failures for each in surveys):
-        # A state that is not found may be in a file that cannot be read, so nothing can be said.
+        # Skip this check if some files cannot be read: a declared state that is not found may be in one of them.
         return
     states = [state for each in surveys for state in each.states if python_name(state.info)]
     known = {each for state in states for each in (state.name, state.python_name)}
@@ -378,7 +378,7 @@ def _find_states(operator: Operator) -> list[NonKeyedState]:
 
 
 def _find_problem(state: NonKeyedState, subtask_state: NonKeyedSubtaskState) -> FormatError | None:
-    """Return the error if elements of a subtask's list leave bytes over that no handle names, else None."""
+    """Return an error if bytes of a subtask's list state belong to no element that a handle names; else None."""
     # Broadcast state is not checked: every subtask has a copy, and one copy is enough.
     if not subtask_state.unread.header.has_list(subtask_state.info.name):
         return None

@@ -67,7 +67,7 @@ class Declarations:
 
     @property
     def messages(self) -> MessageTypes | None:
-        """Declared messages of Protobuf and Thrift, and data of Kryo serializers; None without any."""
+        """Declared Protobuf and Thrift messages, and layouts of Kryo serializers; None if nothing is declared."""
         # All declared layouts are given to Kryo as well, because only a snapshot shows whether a declared class is a
         # serializer snapshot or a class that Kryo writes.
         layouts = tuple(
@@ -179,7 +179,7 @@ def parse_connectors(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_uids(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the given uids unchanged.
+    """Check the given uids, and return them unchanged.
 
     Raises:
         UsageError: a uid is empty, or begins or ends with a blank, which no uid does.

@@ -128,7 +128,7 @@ class RawKeyedSubtaskState:
             yield pa.RecordBatch.from_arrays(columns, schema=RAW_KEYED_SCHEMA)
 
     def count(self) -> StateStatistics:
-        """Sections and their bytes; nothing is read."""
+        """Count the sections and their bytes; the stream is not read."""
         sizes = [section.end - section.start for section in self.sections]
         return StateStatistics(len(sizes), sum(sizes), {section.key_group: 1 for section in self.sections})
 
@@ -269,7 +269,7 @@ class HandleReader:
         if handle is None:
             return None
         if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
-            raise UnsupportedError(f"raw keyed state of a {type(handle).__name__} is not read")
+            raise UnsupportedError(f"raw keyed state in a {type(handle).__name__} is not supported")
         return open_raw_timers(self.open_stream(handle.delegate), handle.key_groups, handle.offsets, context)
 
     def open_all_raw_keyed(
@@ -286,7 +286,7 @@ class HandleReader:
             FormatError: an offset is outside the stream.
         """
         if not isinstance(handle, KeyGroupsStateHandle | KeyGroupsSavepointStateHandle):
-            raise UnsupportedError(f"raw keyed state of a {type(handle).__name__} is not read")
+            raise UnsupportedError(f"raw keyed state in a {type(handle).__name__} is not supported")
         stream = self.open_stream(handle.delegate)
         sections = find_raw_sections(stream, handle.key_groups, handle.offsets)
         return RawKeyedSubtaskState(subtask, stream, handle.key_groups, sections, reason)
@@ -506,7 +506,8 @@ def _is_heap_native(
     first, start = min(present, key=lambda each: each[1])
     end = min((offset for _, offset in present if offset > start), default=stream.size)
     if 0 < start < stream.size and start + 4 <= _BEGINNING and end - start < first << 16:
-        # The section is too short for such a key, so the first 4 bytes decide. They are read together with the header.
+        # The section is too short for a key of 64 KiB, so its first 4 bytes decide the format. They are read together
+        # with the header.
         beginning = reading.read(stream, min(start + 4, stream.size))
         return beginning[start:] == first.to_bytes(4, "big"), replace(reading, beginning=beginning)
     return _is_heap_section(stream, handle, max(present), reading, narrowed=narrowed), reading

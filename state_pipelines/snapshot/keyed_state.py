@@ -201,7 +201,7 @@ class KeyedState(State):
     """A keyed state, or the timers of one service and time domain.
 
     Attributes:
-        subtask_states: the subtasks that have it.
+        subtask_states: the state in each subtask that has it.
     """
 
     subtask_states: tuple[KeyedSubtaskState, ...]
@@ -304,7 +304,7 @@ class KeyedState(State):
 
     @property
     def key_groups(self) -> tuple[KeyGroupRange, ...]:
-        """Ranges of the subtasks that have the state."""
+        """Key-group ranges of the subtasks that have the state."""
         return tuple(subtask_state.file.key_groups for subtask_state in self.subtask_states)
 
     @cached_property

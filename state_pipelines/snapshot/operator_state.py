@@ -100,7 +100,7 @@ class Detected:
         return pa.field(CONNECTOR_COLUMN, pa.string(), False), pa.field(SPLIT_COLUMN, split)
 
     def cut(self, first: int, number: int) -> Detected:
-        """Return the result for only `number` elements from element `first` on."""
+        """Return the same connector with the rows of only `number` elements, from element `first` on."""
         if self.state is None:
             return self
         # The values are dropped, since tables need only the rows.
@@ -171,7 +171,8 @@ def _decide(state: AmbiguousState, chosen: str | None) -> Detected:
         if candidate.connector == chosen:
             return Detected(candidate)
     raise UsageError(
-        f"the state cannot be that of {chosen}", hint=f"It could be that of {' or '.join(state.connectors)}"
+        f"the declared connector {chosen} cannot have written the state",
+        hint=f"Declare {' or '.join(state.connectors)}",
     )
 
 
@@ -216,7 +217,7 @@ class NonKeyedSubtaskState:
 
     @property
     def number(self) -> int:
-        """Elements of a list state; nothing is read."""
+        """Number of elements of a list state; the elements are not read."""
         return sum(len(each.offsets) for each in self.unread.handle.states if each.state_name == self.info.name)
 
     def read(self) -> OperatorStateFile:
@@ -313,7 +314,7 @@ class NonKeyedTable(ABC):
 
 
 class NonKeyedState(State):
-    """Base class of list and broadcast states, which have a list per subtask and no keys."""
+    """Base class of list and broadcast states of operators, which belong to subtasks and not to keys."""
 
     subtask_states: tuple[NonKeyedSubtaskState, ...]
 
@@ -481,7 +482,7 @@ class OperatorListState(NonKeyedState):
             return find_connector(self.name, serializers, elements, snapshot.layout_context, chosen)
 
     def _find_split(self, options: TableOptions) -> Detected:
-        """Return the detected connector, or nothing for a table without the connector's columns."""
+        """Return the detected connector; `NOTHING_DETECTED` for a table without the columns of the connector."""
         wanted = options.columns
         if options.raw or (wanted is not None and not {CONNECTOR_COLUMN, SPLIT_COLUMN} & set(wanted)):
             return NOTHING_DETECTED
@@ -691,7 +692,7 @@ class RawOperatorSubtaskState:
         yield pa.RecordBatch.from_arrays(columns, schema=RAW_OPERATOR_SCHEMA)
 
     def count(self) -> StateStatistics:
-        """Partitions and the bytes of the stream; nothing is read."""
+        """Count the partitions, and the bytes of the stream, which is not read."""
         return StateStatistics(sum(len(state.offsets) for state in self.handle.states), self.stream.size)
 
 
@@ -733,11 +734,11 @@ class InFlightSubtaskState:
 
     @property
     def summary(self) -> ChannelSummary:
-        """The amount of the state."""
+        """Number of channels, number of network buffers, and bytes of the state."""
         return summarise_channels([self.handle])
 
     def count(self) -> StateStatistics:
-        """Buffers and their bytes; nothing is read."""
+        """Count the buffers and their bytes; the stream is not read."""
         return StateStatistics(self.summary.buffers, self.summary.bytes)
 
 
@@ -828,7 +829,7 @@ class RawKeyedState(BytesState):
 
     @property
     def key_groups(self) -> tuple[KeyGroupRange, ...]:
-        """Ranges of the subtasks that have it."""
+        """Key-group ranges of the subtasks that have the state."""
         return tuple(subtask_state.key_groups for subtask_state in self.subtask_states)
 
     @property

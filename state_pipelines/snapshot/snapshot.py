@@ -306,7 +306,7 @@ def choose_states(
             raise error
         hint = "Name one of its other states (--state, stateVarName of Spark)" if survey(operator).states else ""
         if keyed:
-            hint = "It has timers, which take part when asked for (--timers, readRegisteredTimers of Spark)"
+            hint = "It has timers, which are included on request (--timers, readRegisteredTimers of Spark)"
         raise UsageError("the operator has no keyed state", where=Where(operator=operator.label), hint=hint)
     for state in chosen:
         if state.comes_by_key_group:
@@ -359,10 +359,10 @@ class Operator(OperatorFiles):
         return tuple(self._iter_states())
 
     def survey(self, *, in_flight: bool = False) -> OperatorSurvey:
-        """The states as far as they can be read, and what cannot.
+        """The states that can be read, and the errors of those that cannot.
 
         Args:
-            in_flight: the data in flight too.
+            in_flight: include the in-flight data of an unaligned checkpoint.
         """
         return survey(self, in_flight=in_flight)
 
@@ -372,7 +372,7 @@ class Operator(OperatorFiles):
         yield from self.raw_states
 
     def state(self, name: str) -> State:
-        """A state by its name, or its name in Python; keyed states come first, and `_in_flight_data` is `in_flight`.
+        """A state by its name, or its name in Python; keyed states first. `_in_flight_data` names the in-flight data.
 
         Raises:
             NotFoundError: there is none; the error lists what there is.
@@ -389,7 +389,8 @@ class Operator(OperatorFiles):
             try:
                 states = read()
             except StateError as error:
-                # The other kinds of state are in other files. The error is raised if none of them has the name.
+                # Go on with the other kinds of state, which are in other files; the error is raised if no state of them
+                # has the name.
                 failure = failure or error
                 continue
             for state in states:
@@ -430,11 +431,11 @@ class Operator(OperatorFiles):
     def batches(
         self, options: OperatorTableOptions | None = None, key_groups: KeyGroupRange | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """All keyed states as one table, a row per key and namespace, a batch at a time.
+        """Yield all keyed states as one table with a row per key and namespace, one record batch at a time.
 
         Args:
-            options: what is wanted; default all keyed states, without timers.
-            key_groups: only these.
+            options: selection of states and columns; by default all keyed states, without timers.
+            key_groups: key groups to read; by default all.
 
         Raises:
             StateError: the state cannot be read, or has no such table; see `OperatorTable`.
@@ -490,7 +491,7 @@ class Operator(OperatorFiles):
 
     @cached_property
     def keyed_states(self) -> tuple[KeyedState, ...]:
-        """Keyed states and timers; errors as of `states`."""
+        """Keyed states and timers; errors as for `states`."""
         found, failures = survey_keyed(self)
         if not self.is_partial:
             raise_first(failures)
@@ -498,7 +499,7 @@ class Operator(OperatorFiles):
 
     @cached_property
     def operator_states(self) -> tuple[State, ...]:
-        """List states, then broadcast states, of which only headers are read; errors as of `states`."""
+        """List states, then broadcast states, of which only headers are read; errors as for `states`."""
         found, failures = survey_operator(self)
         if not self.is_partial:
             raise_first(failures)
@@ -591,7 +592,7 @@ class Snapshot(SnapshotFiles):
         return scan_ahead(self.operators, lambda each: each.batches_by_state(options=options), directory, mean)
 
     def get_operator(self, operator_id: bytes) -> Operator | None:
-        """The operator of an id, 16 bytes; None when there is none."""
+        """The operator with the given id of 16 bytes; None when there is none."""
         return next((each for each in self.operators if each.metadata.operator_id == operator_id), None)
 
     def operator(self, name: str) -> Operator:

@@ -103,13 +103,13 @@ def label_file(file: KeyedFile, planned: PlannedOperator | None) -> KeyedFile:
 
 
 def label_rows(serializer: Serializer, rows: Sequence[PlannedRow]) -> Serializer:
-    """Return a serializer with the column names of planned rows.
+    """Return a serializer whose rows have the column names of a compiled plan.
 
     It is returned unchanged if it has another number of rows, or if a row has other types.
 
     Args:
         serializer: a serializer that contains rows.
-        rows: the planned rows, in the order in which the serializer contains them.
+        rows: the rows in the plan, in the order in which the serializer contains them.
     """
     if not has_rows(serializer, rows):
         return serializer
@@ -173,7 +173,7 @@ def _replace_rows(node: Any, rows: Iterator[PlannedRow]) -> Any:
 
 
 def find_misfits(snapshot: SnapshotFiles) -> Iterator[str]:
-    """Yield a note for each state whose rows do not have the types in a declared plan, so that it names no columns."""
+    """Yield a note for each state whose rows have other types than a declared plan says; their columns get no names."""
     for operator_id, operator in snapshot.planned.items():
         seen: set[str] = set()
         for _, file in (
@@ -789,12 +789,12 @@ class SnapshotFiles:
 
     @property
     def uids(self) -> tuple[str, ...]:
-        """Declared uids."""
+        """Uids that the user has declared."""
         return self.declarations.uids
 
     @property
     def classes(self) -> FieldLists | None:
-        """Declared classes."""
+        """Classes that the user has declared; None if there are none."""
         return self.declarations.classes
 
     @cached_property
@@ -1014,7 +1014,8 @@ def scan_files(
 def count_scans(operator: OperatorFiles, target: Location | None = None) -> int:
     """Return how many files of an operator one process should scan at the same time.
 
-    More than one if source or target is not local, because a scan then waits for the storage most of the time.
+    More than one if the snapshot or the target is not local, because a scan then waits for the storage most of the
+    time.
 
     Args:
         operator: the operator.

@@ -337,7 +337,7 @@ class State(ABC):
         return make_html_table(caption, ("column", "type"), rows, len(rows))
 
     def _describe(self) -> str:
-        """Describe in one line; reads nothing more, as the headers of files were read before."""
+        """Describe the state in one line; nothing more is read, as the headers of files were read before."""
         return f"{self.name} of {self.operator.label}, {format_count(len(self.subtask_states), 'subtask')}"
 
     @property
@@ -391,17 +391,17 @@ class State(ABC):
     @property
     @abstractmethod
     def undecoded(self) -> str:
-        """Why tables of this state hold raw bytes; empty when they do not."""
+        """Reason why tables of this state hold raw bytes; empty when they hold decoded values."""
 
     @abstractmethod
     def batches(
         self, options: TableOptions | None = None, key_groups: KeyGroupRange | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The state, a batch at a time.
+        """Yield the rows of the state, one record batch at a time.
 
         Args:
-            options: what is wanted; default everything, decoded.
-            key_groups: only these; keyed state only.
+            options: selection of columns; by default all, decoded.
+            key_groups: key groups to read, for keyed state only; by default all.
 
         Raises:
             StateError: the state cannot be read; names file, offset, operator and state.
@@ -431,4 +431,4 @@ class State(ABC):
 
     @abstractmethod
     def count(self) -> StateStatistics:
-        """Walk over the state and count; nothing is decoded."""
+        """Count the entries and bytes of the state by reading it, without decoding values."""

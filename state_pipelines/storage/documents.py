@@ -29,7 +29,8 @@ MOST_REPEATED = 100_000
 """Maximum number of values that the aliases of a document repeat."""
 
 _MOST_DIGITS = 1000
-# From here on, different integers can have the same hash, and many keys with one hash take quadratic time in a dict.
+# From this number on, different integers can have the same hash. Many keys with one hash would take quadratic time in a
+# dict.
 _FIRST_LARGE_KEY = sys.hash_info.modulus
 _LONG_KEY = 60
 # Keys with these tags (`<<` and `=`) are instructions for the loader, not values.
@@ -38,7 +39,7 @@ _IMPOSSIBLE = re.compile("[\0\ud800-\udfff]")
 
 
 class RepeatedKeyError(yaml.YAMLError):
-    """A mapping has a key twice; PyYAML would silently take the last value.
+    """Error for a YAML mapping that has the same key twice; PyYAML would silently take the last value.
 
     Attributes:
         lines: numbers of the two lines that have the key.
@@ -104,7 +105,7 @@ class _Bounded:
         lines: dict[object, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                # The loaders themselves raise an error for keys that are lists or mappings.
+                # Keys that are lists or mappings are not checked here: the loaders themselves raise an error for them.
                 continue
             value = self._construct_key(key)
             if isinstance(value, int) and abs(value) >= _FIRST_LARGE_KEY:
@@ -215,7 +216,7 @@ def _load(text: str | bytes, loader: type[_SafeLoader | _TextLoader]) -> Any:
 
 
 def compose_yaml(text: str | bytes) -> yaml.Node | None:
-    """Return the nodes of a YAML document, which know their lines; None if it is empty.
+    """Return the root node of a YAML document; its nodes have line numbers. None if the document is empty.
 
     Raises:
         yaml.YAMLError: see `parse_yaml`.

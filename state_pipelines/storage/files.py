@@ -85,7 +85,7 @@ def require_memory(size: int, file: str, offset: int | None = None) -> None:
         raise StorageError(
             f"{size / _GIB:.1f} GiB are to be read at once, and {free / _GIB:.1f} GiB of memory are free",
             where=Where(file=file, offset=offset),
-            hint="Give the process more memory, if the file is as long as it should be",
+            hint="Give the process more memory; if the file is longer than it should be, it is damaged",
         )
 
 
@@ -142,7 +142,7 @@ class FileRecorder:
     files: dict[str, RecordedFile] = field(default_factory=dict)
 
     def covers(self, location: Location) -> bool:
-        """Return whether a file is in the directory."""
+        """Return whether a file is in the recorded directory."""
         above = parent(location)
         return above.path == self.directory.path and above.filesystem == self.directory.filesystem
 
@@ -151,7 +151,7 @@ class CopyWriter(Protocol):
     """Writer of the copy of a file that is being written; if the copy fails, the methods must not raise."""
 
     def write(self, data: memoryview, /) -> None:
-        """Write the next bytes."""
+        """Write the next bytes to the copy."""
 
     def finish(self, checksum: str, /) -> None:
         """Complete the copy after the file is complete; `checksum` is the checksum of the content."""
@@ -189,8 +189,8 @@ def copy_files(begin: Callable[[Location], CopyWriter]) -> Iterator[None]:
 def recording(location: Location, file: IO[bytes]) -> Iterator[Any]:
     """Yield the object to which the content of a new file is written.
 
-    Inside a block of `record_files`, a file in its directory is recorded at the end of this block. Inside a block of
-    `copy_files`, everything that is written is also copied.
+    Inside a block of `record_files`, a file in its directory is recorded when the block of `recording` has ended.
+    Inside a block of `copy_files`, everything that is written is also copied.
     """
     recorder, begin = _RECORDER.get(), _BEGIN_COPY.get()
     is_recorded = recorder is not None and recorder.covers(location)
@@ -285,12 +285,12 @@ class FileEntry:
 
 
 def exists(location: Location) -> bool:
-    """Return whether there is a file or directory."""
+    """Return whether there is a file or directory at a location."""
     return request(location, "look for the file", lambda: _find_type(location) is not None)
 
 
 def is_directory(location: Location) -> bool:
-    """Return whether there is a directory."""
+    """Return whether there is a directory at a location."""
 
     def look() -> bool:
         filesystem = location.filesystem
@@ -310,7 +310,7 @@ def is_directory(location: Location) -> bool:
 
 
 def _find_type(location: Location) -> str | None:
-    # `exists` and `isdir` of fsspec return False for every fault.
+    # `info` is used because `exists` and `isdir` of fsspec return False for every fault.
     location.filesystem.invalidate_cache(location.path)
     try:
         return str(location.filesystem.info(location.path)["type"])
@@ -425,7 +425,7 @@ def require_reach(location: Location, descriptor: int) -> None:
 
 
 def list_directory(location: Location) -> list[FileEntry]:
-    """List the files and directories of a directory, by name.
+    """List the files and directories in a directory, in the order of their names.
 
     Raises:
         MissingFileError: no such directory.
@@ -480,7 +480,7 @@ def create_file(location: Location, *, replace: bool = False) -> Iterator[IO[byt
     """
     filesystem = location.filesystem
     if replace:
-        # Overwriting a local file would also change the other files that are hard links to it.
+        # Remove the old file: overwriting it would also change the other names of the same file (hard links).
         if is_local(location):
             remove_file(location)
     elif request(location, "write the file", lambda: _find_type(location) is not None, writes=True):
@@ -559,7 +559,7 @@ def create_file_at_once(location: Location, data: bytes) -> None:
             location.filesystem.mv(pending.path, location.path)
             return
         try:
-            # Unlike a rename, a link fails where another process was faster.
+            # Unlike a rename, a hard link fails if another process has created a file of this name meanwhile.
             os.link(pending.path, location.path)
         except FileExistsError:
             raise TargetExistsError("a file of this name exists already", where=Where(file=str(location))) from None

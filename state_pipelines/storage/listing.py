@@ -46,7 +46,8 @@ WAITING = 8
 _LAST = "\U0010ffff"
 """A character after all characters in names."""
 
-# Ranges inside a directory begin at these digits: Flink names most files by random UUIDs.
+# Inside a directory, ranges of names that are listed in parallel begin at these hexadecimal digits, because Flink names
+# most files by random UUIDs.
 _CUTS = "2468ace"
 
 
@@ -134,7 +135,7 @@ class _Lister:
         self._prefix = f"{key.rstrip('/')}/" if key.strip("/") else ""
 
     def list_page(self, wanted: _Range) -> _Page:
-        """List one page of a range."""
+        """List one page of the objects in a range of names."""
         answer = self._ask(StartAfter=wanted.start) if wanted.start else self._ask()
         objects: list[S3Object] = []
         left_out = ""
@@ -156,7 +157,7 @@ class _Lister:
         return _Page(objects, None if wanted.end and after >= wanted.end else after)
 
     def list_pages(self, wanted: _Range) -> Iterator[list[S3Object]]:
-        """List the pages of a range."""
+        """List the objects in a range of names, page by page."""
         start: str | None = wanted.start
         while start is not None:
             page = self.list_page(_Range(start, wanted.end))
@@ -286,7 +287,7 @@ def _list_local(root: Location) -> Iterator[FileEntry]:
             try:
                 status = entry.stat()
             except FileNotFoundError:
-                # Removed since the directory was listed, or a link to nothing.
+                # Leave out an entry that was removed since the directory was listed, or that is a link to nothing.
                 continue
             modified = make_time(status.st_mtime)
             yield FileEntry(

@@ -155,7 +155,7 @@ _SHORTEST = 6
 """Minimum length of a secret that is hidden; shorter ones occur in too many words."""
 
 _FRAGMENT = re.compile(r"[^\s;,:@/?&=\"'<>\\]+")
-# Addresses without user, query and blanks are not hidden, because they show users which server does not respond.
+# Addresses without user, query and blanks are not hidden in messages: they show users which server does not respond.
 _ADDRESS = re.compile(
     r"(?:[a-z][a-z0-9+.-]*://)?(?:[\w.-]+|\[[0-9a-f:.]+\])(?P<port>:[0-9]{1,5})?(?P<path>/[\w./-]*)?", re.IGNORECASE
 )
@@ -372,7 +372,7 @@ def _limit_google(filesystem: AbstractFileSystem) -> None:
 
 
 def _limit_azure(filesystem: AbstractFileSystem) -> None:
-    """Stop the client of Azure from repeating a request three times in 90 seconds, even one without credentials."""
+    """Stop the client of Azure from repeating a failed request three times in 90 seconds."""
     policy = getattr(getattr(getattr(filesystem, "service_client", None), "_config", None), "retry_policy", None)
     if policy is None or "configure_retries" in vars(policy):
         return
@@ -404,7 +404,7 @@ class RequestCounts:
     bytes_read: int
 
     def __sub__(self, earlier: RequestCounts) -> RequestCounts:
-        """Counts since `earlier`."""
+        """Return what was added to the counts of this process since `earlier`."""
         return RequestCounts(self.requests - earlier.requests, self.bytes_read - earlier.bytes_read)
 
 
@@ -416,7 +416,7 @@ def add_requests(requests: int, bytes_read: int = 0) -> None:
 
 
 def sent_requests() -> RequestCounts:
-    """Counts since the process began."""
+    """Return the counts of requests and of bytes read since the process began."""
     with _LOCK:
         return RequestCounts(*_sent)
 

@@ -108,7 +108,7 @@ def read_range(location: Location, start: int, end: int) -> bytes:
         StorageError: the storage fails, or there is not memory for it.
     """
     if not 0 <= start <= end:
-        raise FormatError(f"{start} to {end} is not a range of bytes", where=Where(file=str(location), offset=start))
+        raise FormatError(f"bytes {start}-{end} are not a valid range", where=Where(file=str(location), offset=start))
     if start == end:
         return b""
     if end - start > _TRUSTED_SIZE:
@@ -153,18 +153,18 @@ class _RangeRequests:
 
     @property
     def size(self) -> int:
-        """Number of bytes received so far."""
+        """Number of bytes of the range that were received so far."""
         return sum(map(len, self._found.values()))
 
     @property
     def is_short(self) -> bool:
-        """Whether bytes are missing."""
+        """Whether some bytes of the range were not received yet."""
         return self.size < self._bounds[-1] - self._bounds[0]
 
     def fetch(self, in_flight: int) -> None:
         """Send the requests that have not been answered completely."""
         missing = [number for number in range(len(self._bounds) - 1) if self._is_missing(number)]
-        # One request is subtracted, which the function `request` counts: it calls this one.
+        # One request fewer is added here: the function `request`, which calls this method, counts one itself.
         add_requests(len(missing) - 1)
         if len(self._bounds) == 2:
             self._found[0] = _read_at_once(self._location, self._bounds[0], self._bounds[1])
@@ -198,7 +198,7 @@ class _RangeRequests:
                 )
 
     def join(self) -> bytes:
-        """Return the bytes of all requests, in order."""
+        """Return the bytes of the range: the results of all requests, in order."""
         return b"".join(self._found[number] for number in range(len(self._found)))
 
     def _is_missing(self, number: int) -> bool:
@@ -300,7 +300,7 @@ def read_ahead(
     when there is room for them.
 
     Args:
-        items: the items; none of them is None.
+        items: what `read` takes, such as ranges of files; never None.
         read: reads one item; called by threads. Its error is raised when the item would be yielded.
         location: location of the files; None if there are no files.
         size: returns the bytes of memory that the result of an item takes.
@@ -461,7 +461,7 @@ def count_together(size: int) -> int:
 
 
 class _End:
-    """Marks the end of a scan without results."""
+    """Marker that stands for the first result of a scan that has no results."""
 
 
 _END = _End()
@@ -574,7 +574,7 @@ class _WrittenCopy:
             self._give_up(error)
 
     def write(self, data: memoryview) -> None:
-        """Write the next bytes."""
+        """Write the next bytes to the copy."""
         if self._file is not None:
             try:
                 self._file.write(data)

@@ -99,8 +99,8 @@ def use_storage_options(options: Mapping[str, Mapping[str, Any]]) -> None:
     """Use options for all paths at or below some roots, in this process; the longest root decides.
 
     Args:
-        options: by root, such as `s3://bucket/flink`, options of its fsspec file system. Those of a root that is known
-            are replaced.
+        options: options of the fsspec file system by root, such as `s3://bucket/flink`. They replace earlier options of
+            the same root.
 
     Raises:
         UsageError: the options are not a mapping of roots to options.
@@ -559,7 +559,7 @@ def _open_inside(name: str, directory: int, location: Location, *, make: bool) -
             raise OutOfReachError(
                 "a directory of this path is a symbolic link",
                 where=Where(file=str(location)),
-                hint="Nothing was done with what it leads to; find out who has put it there",
+                hint="The file or directory that the link leads to was not touched; find out who created the link",
             ) from None
         raise
     with suppress(FileExistsError):
@@ -736,7 +736,7 @@ def locate_named(path: str, directory: Location, path_mapping: PathMapping, *, r
 
 @dataclass(frozen=True)
 class _Reach:
-    """`Reach` of the local files that a handle of a snapshot may name; `handle` is the handle's class, for errors."""
+    """Directories in which the local files that a handle names may be; `handle` is its class, for errors."""
 
     directory: Location
     path_mapping: PathMapping
@@ -767,11 +767,11 @@ def _is_encodable(path: str, directory: Location) -> bool:
 
 
 class _Malformed(Exception):
-    """A path that no file system takes."""
+    """Raised for a path that no file system takes, such as one with a NUL character."""
 
 
 class _Refused(Exception):
-    """A path outside the allowed directories; arguments: a description of the file, and a hint for the user."""
+    """Raised for a path outside the allowed directories, with a description of the file and a hint for the user."""
 
 
 def stays_below(directory: Location, roots: Iterable[Location]) -> bool:
@@ -815,14 +815,14 @@ def _find_file(path: str, directory: Location, path_mapping: PathMapping, *, rel
 
 @lru_cache(maxsize=256)
 def _find_directory(above: str, directory: Location, path_mapping: PathMapping) -> Location:
-    """Return the directory at the path `above`, after checking it for files with plain names in it; cached."""
+    """Return the directory at the path `above`, after checking that files directly in it are in reach; cached."""
     return parent(_find(f"{above}/file", directory, path_mapping))
 
 
 def _find(path: str, directory: Location, path_mapping: PathMapping) -> Location:
     """Return the location of an absolute path after checking that it is in reach, except if it is local.
 
-    For local paths, the caller checks that with `_require_file`.
+    The caller checks local paths with `_require_file`.
 
     Raises:
         _Malformed: no file system takes the path.

@@ -241,7 +241,7 @@ def _find_listed(root: Location, skip: frozenset[str], depth: int) -> Iterator[S
 def _find_local(
     filesystem: AbstractFileSystem, directory: str, skip: frozenset[str], depth: int
 ) -> Iterator[SnapshotEntry]:
-    """Walk directories without asking for the sizes of state files."""
+    """Find snapshots at or below a local directory, without asking for the sizes of state files."""
     location = Location(filesystem, directory)
     inner: list[str] = []
     with translating(location, "list the directory"):
@@ -459,13 +459,13 @@ class ScratchDirectory:
         self._beside = name_scratch(target, directory)
 
     def __enter__(self) -> Location:
-        """Return the directory."""
+        """Return the directory for temporary files."""
         return self._beside if self._local is None else resolve(str(self._local.__enter__()))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Remove the directory."""
+        """Remove the directory for temporary files."""
         if self._local is not None:
             self._local.__exit__(kind, error, traceback)
             return
@@ -523,7 +523,8 @@ def link_file(source: Location, target: Location) -> None:
         with open_file(source) as file:
             wanted = os.fstat(file.fileno())
             try:
-                # Not by the given path, which may be a symbolic link: the link itself would get the second name.
+                # Link the opened file and not the given path, which may be a symbolic link: that link itself would get
+                # the second name.
                 os.link(find_path(file.fileno(), source.path), target.path, follow_symlinks=False)
             except FileExistsError:
                 raise TargetExistsError("a file of this name exists already", where=Where(file=str(target))) from None
@@ -684,7 +685,7 @@ class SnapshotWriter:
         self._token = uuid4().hex.encode()
 
     def __enter__(self) -> SnapshotWriter:
-        """Take the target directory."""
+        """Take the target directory: write a pending `_metadata` with a token of this writer."""
         try:
             request(self.target, "create the directory", self._enter, writes=True)
             # Retention recognizes the target of a killed writer by the name of this file.
@@ -721,7 +722,7 @@ class SnapshotWriter:
             self._taken = False
             if len(token) < len(self._token):
                 raise StorageError(
-                    f"the storage gives back {len(token)} of {len(self._token)} bytes that were written",
+                    f"the storage returns {len(token)} of {len(self._token)} bytes that were written",
                     where=Where(file=str(self._pending)),
                     hint=f"Nothing was published. {_REMAINS}",
                 )

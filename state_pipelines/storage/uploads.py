@@ -147,7 +147,7 @@ class PartUpload(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Begin the upload."""
+        """Begin the upload of the object."""
 
     @abstractmethod
     def _send_part(self, number: int, data: bytes) -> str:

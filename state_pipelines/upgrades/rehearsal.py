@@ -41,13 +41,13 @@ class RehearsalReport:
     Attributes:
         job: name of the job.
         refusals: why the upgrade would fail; empty if it would not.
-        change: verdict and changes; None where they could not be determined.
+        change: verdict on the state, and the changes that it needs; None where they could not be determined.
         savepoint: the savepoint that was taken, as the cluster names it.
         state_size: bytes of its state; None where the cluster does not say.
         savepoint_seconds: duration of the savepoint.
         change_seconds: wall time of each operation with its proof.
         start_seconds: seconds until the new program ran on the cluster of rehearsals; None without such a cluster.
-        down_time: predicted for an upgrade; None if it would be refused.
+        down_time: predicted down time of an upgrade; None if it would be refused.
         finished: ISO time.
     """
 
@@ -116,13 +116,14 @@ def rehearse(
     clock: Callable[[], float] = time.monotonic,
     report: Callable[[str], object] = lambda text: None,
 ) -> RehearsalReport:
-    """Rehearse an upgrade: take a savepoint, check it, write and prove what is needed, and remove that again.
+    """Rehearse an upgrade: take a savepoint, check it, write and prove the changed state, and remove that state again.
 
     Args:
         job: the job, or the path of its `JOB.yaml`.
         clusters: clusters of the old and of the new program; by default those that the job names.
-        spare: a cluster on which the new program is restored from the result, with the arguments of rehearsals; it is
-            cancelled once it has completed a checkpoint. By default the cluster of `upgrade.rehearsal`, if any.
+        spare: a cluster on which the new program is restored from the changed state, with the arguments of rehearsals;
+            the program is cancelled once it has completed a checkpoint. By default the cluster of `upgrade.rehearsal`,
+            if any.
         sleep: waits between two polls.
         clock: monotonic clock, in seconds.
         report: gets a line for each step.

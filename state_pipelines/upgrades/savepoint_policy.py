@@ -212,7 +212,7 @@ def choose_policy(savepoints: object, upgrade: object) -> SavepointPolicy:
 
 
 class TakenStatus(StrEnum):
-    """Progress of a savepoint that was asked for."""
+    """Status of a requested savepoint."""
 
     REQUESTED = "requested"
     COMPLETED = "completed"
@@ -221,7 +221,7 @@ class TakenStatus(StrEnum):
 
 @dataclass(frozen=True)
 class TakenSavepoint:
-    """Record of a savepoint that was asked for.
+    """Record of a requested savepoint.
 
     Attributes:
         format: its format.
@@ -291,7 +291,7 @@ class SavepointRecords:
         replace_file(self._locate(taken), json.dumps(asdict(taken), indent=2).encode())
 
     def remove(self, taken: TakenSavepoint) -> None:
-        """Remove a record.
+        """Remove the record of a savepoint; the savepoint itself is not deleted.
 
         Raises:
             StorageError: the storage refuses.
@@ -357,7 +357,7 @@ def savepoint(
     path_mapping: tuple[str, ...] = (),
     report: Callable[[str], object] = lambda text: None,
 ) -> tuple[TakenSavepoint, ...]:
-    """Take a savepoint of a running job, which runs on, or those that its policy wants.
+    """Take a savepoint of a running job, which runs on, or all savepoints that its policy wants now.
 
     Args:
         job: the job, or the path of its `JOB.yaml`.
@@ -416,7 +416,7 @@ def take_savepoint(
 
     Args:
         job: the job.
-        format: of the savepoint.
+        format: format of the savepoint.
         rule: the rule of the policy that wants it. Without one, the savepoint is not pinned, and the next call takes
             another one.
         now: the time; by default that of this machine.

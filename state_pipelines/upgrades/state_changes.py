@@ -211,7 +211,7 @@ def _make_change(
     *,
     is_compiled: bool = False,
 ) -> StateChange:
-    # A migration and a rescaling write the canonical format, too.
+    # No conversion is needed after a migration or a rescaling, since both write the canonical format.
     is_converted = _needs_conversion(request, snapshot) and max_parallelism is None and not revisions
     if is_converted:
         # Plan the conversion now: it raises an error for state that cannot be converted, before the job is stopped.
@@ -316,7 +316,8 @@ def _list_query_reasons(report: SqlCheckReport) -> Iterator[str]:
 def _check_release(compiled: str, request: UpgradeRequest) -> None:
     if parse_release(compiled) > parse_release(request.target_release):
         raise UsageError(
-            f"the plan of the new query is one of Flink {compiled}, and target_release is {request.target_release}",
+            f"the plan of the new query was compiled by Flink {compiled}, but target_release is "
+            f"{request.target_release}",
             where=Where(file=request.settings.new.plan),
             hint="Compile it with the Flink that runs it (FLINK_HOME)",
         )

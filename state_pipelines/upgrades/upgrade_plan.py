@@ -127,7 +127,7 @@ def predict_down_time(
 
 @dataclass(frozen=True)
 class _Past:
-    """Measurements of the job: its last rehearsal, its upgrades, the oldest first, and bytes of its state now."""
+    """Measurements of a job: its last rehearsal, its upgrades (the oldest first), and the present size of its state."""
 
     rehearsal: Mapping[str, Any]
     upgrades: Sequence[UpgradeRecord]
@@ -242,7 +242,7 @@ class CheckedSnapshot:
 
 @dataclass(frozen=True)
 class UpgradePlan:
-    """Everything that an upgrade would do.
+    """Plan of an upgrade: the checked snapshot, the changes of its state, and why the upgrade would be refused.
 
     Attributes:
         job: name of the job.
@@ -251,7 +251,7 @@ class UpgradePlan:
         endpoints: endpoints of the clusters of the old and of the new program.
         checked: the snapshot that was checked; None where none could be.
         change: verdict and changes of the state; None where they could not be determined.
-        down_time: predicted; None for a plan that is refused.
+        down_time: predicted down time; None for a plan that is refused.
         refusals: why the upgrade cannot be done; nothing is stopped then.
         fingerprint: 16 hexadecimal digits that change with the programs, the change and the running job.
         programs: 16 hexadecimal digits that change with the programs and their settings alone.
@@ -329,7 +329,7 @@ def plan_upgrade(
         request: the job and its programs.
         old: the cluster of the running job.
         new: the cluster of the new program.
-        records: of earlier upgrades and rehearsals.
+        records: records of earlier upgrades and rehearsals.
         sleep: waits between two polls.
 
     Raises:
@@ -407,7 +407,7 @@ def find_snapshot(
     checkpoints: bool = True,
     sleep: Callable[[float], object] = time.sleep,
 ) -> tuple[CheckedSnapshot, Snapshot]:
-    """Open the newest snapshot of a running job that can be read from here; make sure that savepoints can.
+    """Open the newest snapshot of a running job; make sure that savepoints of the job can be read from here.
 
     Args:
         request: the upgrade.
@@ -424,7 +424,8 @@ def find_snapshot(
     if savepoint is None:
         savepoint = take_savepoint(request, cluster, job, sleep=sleep)
     seconds = None if savepoint[0].duration_ms is None else savepoint[0].duration_ms / 1000
-    # Checkpoints may be in any directory, and Flink may delete them while they are read.
+    # A checkpoint alone is not enough: it may be in another directory than savepoints, and Flink may delete it while it
+    # is read.
     found = _open_all(request, _list_completed(cluster, job, is_savepoint=False))
     checkpoint = next(found, None) if checkpoints else None
     newest = max((savepoint, checkpoint or savepoint), key=lambda each: each[0].id)
@@ -498,7 +499,7 @@ def _make_fingerprint(request: UpgradeRequest, job: str, change: StateChange | N
 
 
 def check_job(job: JobOverview) -> Iterator[str]:
-    """Yield why a job cannot take a savepoint."""
+    """Yield the reasons why a job cannot take a savepoint; nothing if it can."""
     if job.status is not JobStatus.RUNNING:
         yield (
             f"job {job.id} is {job.status}: only a running job can take a savepoint. Start it, or look at "
@@ -507,7 +508,7 @@ def check_job(job: JobOverview) -> Iterator[str]:
 
 
 def check_clusters(request: UpgradeRequest, old: FlinkCluster, new: FlinkCluster) -> Iterator[str]:
-    """Yield why the programs could not be started.
+    """Yield the reasons why the clusters could not start the programs; nothing if they could.
 
     Raises:
         ClusterError: a cluster cannot be reached.

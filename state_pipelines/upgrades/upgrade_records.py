@@ -110,7 +110,7 @@ class Lease:
             raise LeaseLostError(
                 f"another process has taken over the upgrade of {self._job}, because this one seemed to have died",
                 where=Where(file=str(self._location)),
-                hint="Nothing more is done here; look at the other one",
+                hint="This process does nothing more; look at the output of the other one",
             )
 
     def renew(self, now: datetime) -> None:
@@ -145,7 +145,7 @@ def take_lease(directory: Location, job: str, *, what: str = "an upgrade", now: 
     """Take the lease of a job.
 
     Args:
-        directory: where the files of leases are.
+        directory: directory of the lease files.
         job: name of the job, for messages.
         what: what the lease is for, for messages.
         now: the time; by default that of this machine.
@@ -312,7 +312,7 @@ class UpgradeRecord:
     """Record of an upgrade and its progress.
 
     Attributes:
-        id: of the upgrade, 12 hexadecimal digits.
+        id: id of the upgrade, 12 hexadecimal digits.
         job: name of the job.
         created: ISO time.
         old_job: id of the running job at its cluster.
@@ -430,7 +430,7 @@ class RecordDirectory:
         """Return the record of the newest upgrade; None before the first one.
 
         Raises:
-            StateError: as `list_records`.
+            StateError: as for `list_records`.
         """
         records = self.list_records()
         return records[-1] if records else None
@@ -440,7 +440,7 @@ class RecordDirectory:
 
         Raises:
             UsageError: several upgrades are not decided, which a process of this package never leaves behind.
-            StateError: as `list_records`.
+            StateError: as for `list_records`.
         """
         found = [each for each in self.list_records() if each.outcome is None]
         if len(found) > 1:

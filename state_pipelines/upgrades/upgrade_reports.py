@@ -74,7 +74,7 @@ class UpgradeReport:
 
 
 def report_plan(request: UpgradeRequest, plan: UpgradePlan, *, is_wanted: bool) -> UpgradeReport:
-    """Report a plan.
+    """Make the report of an upgrade that was only planned, and has stopped nothing.
 
     Args:
         request: the job.
@@ -118,7 +118,7 @@ def describe_plan(plan: UpgradePlan) -> list[str]:
 
 
 def report_record(request: UpgradeRequest, record: UpgradeRecord, plan: UpgradePlan | None) -> UpgradeReport:
-    """Report an upgrade that is decided."""
+    """Make the report of an upgrade whose outcome is decided."""
     savepoint, changed = describe_savepoints(record)
     endpoint = (record.plan.get("endpoints") or ["its cluster", "its cluster"])[0]
     commands = list_commands(request, record)
@@ -161,7 +161,7 @@ def report_record(request: UpgradeRequest, record: UpgradeRecord, plan: UpgradeP
 def report_undecided(
     request: UpgradeRequest, record: UpgradeRecord, error: Exception, plan: UpgradePlan | None
 ) -> UpgradeReport:
-    """Report an upgrade after which it is not known what program runs."""
+    """Make the report of an upgrade after which it is unknown which program runs."""
     return UpgradeReport(
         Result.UNDECIDED,
         f"it is not known what runs of {request.name}",

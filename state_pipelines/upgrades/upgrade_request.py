@@ -72,7 +72,7 @@ def _resolve(path: str, info: ValidationInfo) -> str:
 
 def _check_query(plan: str) -> str:
     if not plan.endswith(_QUERIES):
-        raise ValueError(f"is {plan}: it is the file of a compiled plan (.json) or of a script (.sql)")
+        raise ValueError(f"is {plan}, which is neither a compiled plan (.json) nor a script (.sql)")
     return plan
 
 
@@ -101,7 +101,7 @@ _Positive = Annotated[int, Field(ge=1)]
 
 
 class _Entry(OperationModel):
-    """An entry of `JOB.yaml`; an empty text is one that is left out."""
+    """Base class of the entries of `JOB.yaml`; a field with an empty text counts as left out."""
 
     left_out: ClassVar[tuple[object, ...]] = (None, "")
 

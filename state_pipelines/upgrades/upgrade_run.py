@@ -71,7 +71,7 @@ FORWARD = (Step.STOP, Step.CHECK, Step.CHANGE, Step.START, Step.WATCH)
 
 
 class UndecidedError(StateError):
-    """Raised when it is unknown what runs: the cluster or the storage of the record cannot be reached."""
+    """Raised when it is unknown which program runs: the cluster or the storage of the record cannot be reached."""
 
 
 class _NotStoppedError(StateError):
@@ -254,7 +254,7 @@ class UpgradeRun:
         return True
 
     def _find_recovered(self, job: str) -> JobStatus | None:
-        """Return the status of a job; None if the cluster does not know the job even after a while.
+        """Return the status of a job; None if the cluster still does not know the job after some time.
 
         A new leader of the cluster may need this time to recover its jobs.
         """

@@ -76,7 +76,7 @@ def test_an_endpoint_that_is_not_there_was_sent_nothing() -> None:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
         pauses: list[float] = []
         client = HttpClient(url, sleep=pauses.append)
-        with pytest.raises(ClusterError, match=f"Flink at {url} is not there: Connection refused") as caught:
+        with pytest.raises(ClusterError, match=f"Flink at {url} cannot be reached: Connection refused") as caught:
             client.send("POST", "/jars/a/run", {}, is_idempotent=False)
     assert (caught.value.transient, caught.value.is_in_doubt) == (True, False)
     assert pauses == [0.25, 0.5, 1.0]
@@ -92,7 +92,7 @@ def test_an_endpoint_that_is_not_there_was_sent_nothing() -> None:
         ((200, b"upstream ok"), "answers with 'upstream ok' instead of JSON"),
         ((302, b""), "redirects to http://elsewhere:1/login"),
         ((500, b"<html><title>Bad day</title>"), "refuses GET /overview .HTTP 500.: a web page .'Bad day'."),
-        ((401, {}), "does not admit us"),
+        ((401, {}), "denies access"),
     ],
 )
 def test_answers_that_are_not_flinks_are_errors(server: Server, answer: object, message: str) -> None:

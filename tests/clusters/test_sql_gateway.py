@@ -159,6 +159,6 @@ def test_a_cluster_says_why_it_starts_no_sql(server: Server) -> None:
     assert "sql_gateway beside rest" in connect({"rest": server.url}).describe().sql_obstacle
     assert connect({"rest": server.url, "sql_gateway": server.url}).describe().sql_obstacle == ""
     server.on("GET /info", (403, {"errors": ["no"]}))
-    assert "does not admit us" in connect({"rest": server.url, "sql_gateway": server.url}).describe().sql_obstacle
+    assert "denies access" in connect({"rest": server.url, "sql_gateway": server.url}).describe().sql_obstacle
     with pytest.raises(UnsupportedError, match="runs jars only"):
         connect({"rest": server.url}).start(Submission(plan="plan.json"))

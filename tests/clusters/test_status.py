@@ -324,4 +324,4 @@ def test_the_command_names_a_cluster_that_is_not_there(monkeypatch: pytest.Monke
         url = server.url
     code, output = invoke(url)
     assert code == 2
-    assert "is not there" in output
+    assert "cannot be reached" in output

@@ -130,7 +130,7 @@ def test_a_cluster_that_does_not_answer_is_an_error(tmp_path: Path, monkeypatch:
     result: Any = build_job_health_sensor(make_job(tmp_path, url))(dg.build_sensor_context())
     checks = {each.check_name: each for each in result.asset_events if isinstance(each, dg.AssetCheckEvaluation)}
     assert (checks[JOB_RUNS].passed, checks[JOB_RUNS].severity) == (False, dg.AssetCheckSeverity.ERROR)
-    assert "is not there" in str(checks[JOB_RUNS].description)
+    assert "cannot be reached" in str(checks[JOB_RUNS].description)
     assert checks["recent_checkpoint"].severity is dg.AssetCheckSeverity.WARN
     assert result.asset_events[1].metadata["status"].value == "no answer"
 

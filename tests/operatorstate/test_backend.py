@@ -373,9 +373,9 @@ def test_a_state_that_the_file_does_not_have_is_not_found() -> None:
 
 
 def test_the_states_of_the_header_must_be_given() -> None:
-    with pytest.raises(UsageError, match="list states of the header are names, counts, those given names"):
+    with pytest.raises(UsageError, match="list states of the header are names, counts, but the states given are names"):
         write_operator_file(HEADER, {"names": LISTS["names"]}, BROADCASTS)
-    with pytest.raises(UsageError, match="broadcast states of the header are rules, those given none"):
+    with pytest.raises(UsageError, match="broadcast states of the header are rules, but the states given are none"):
         write_operator_file(HEADER, LISTS, {})
 
 

@@ -187,9 +187,9 @@ def test_the_caller_decides_what_is_ambiguous(tmp_path: Path, connector: str) ->
 def test_a_connector_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     stored = encode("kafka", *SPLITS)
     state = open_list(tmp_path, "SourceReaderState", stored, connectors={"source": "kinesis"})
-    with pytest.raises(UsageError, match="cannot be that of kinesis") as raised:
+    with pytest.raises(UsageError, match="connector kinesis cannot have written") as raised:
         state.to_arrow()
-    assert raised.value.hint == "It could be that of kafka or shop"
+    assert raised.value.hint == "Declare kafka or shop"
 
 
 def test_connectors_are_named_by_operator() -> None:

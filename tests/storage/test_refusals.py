@@ -178,7 +178,7 @@ def take_with_loss(target: Location, server: S3Server) -> None:
 @pytest.mark.slow
 def test_what_the_storage_has_lost_is_named(savepoint: Location, server: S3Server) -> None:
     target = join(resolve(savepoint.url.rpartition("/")[0]), "new")
-    with pytest.raises(StorageError, match=r"gives back 0 of 32 bytes .*--discard-partial"):
+    with pytest.raises(StorageError, match=r"returns 0 of 32 bytes .*--discard-partial"):
         take_with_loss(target, server)
     server.rule = None
     assert discard_partial(target) == 1

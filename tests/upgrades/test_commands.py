@@ -63,7 +63,7 @@ def test_an_endpoint_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     ("answer", "reason"),
     [
         ((200, b"<html><title>Sign in</title>"), "answers with a web page ('Sign in') instead of JSON"),
-        ((403, {"errors": ["no"]}), "does not admit us (HTTP 403)"),
+        ((403, {"errors": ["no"]}), "denies access (HTTP 403)"),
         ({"jobs": []}, "no job orders at http://127.0.0.1"),
     ],
 )

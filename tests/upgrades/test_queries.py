@@ -118,7 +118,7 @@ def test_a_plan_of_a_newer_flink_is_refused(tmp_path: Path, cluster: MemoryClust
     cluster.version = "1.20.5"
     report = run(load_upgrade_request(request.file), cluster)
     assert report.result is Result.REFUSED
-    assert "is one of Flink 2.2, and target_release is 1.20" in report.lines[0]
+    assert "was compiled by Flink 2.2, but target_release is 1.20" in report.lines[0]
 
 
 def test_a_changed_query_has_another_fingerprint(tmp_path: Path) -> None:
