@@ -42,7 +42,7 @@ _PAUSE = 0.02
 """Seconds between two looks at whether an interrupt has been lost."""
 
 _LOOKS = 3
-"""Number of looks at which nothing handles an interrupt, after which it is lost."""
+"""Number of looks in a row that find nobody handling an interrupt; then it counts as lost, and is repeated."""
 
 
 class Interrupts:
@@ -72,7 +72,7 @@ class Interrupts:
     def terminate(self, number: int, frame: FrameType | None) -> None:
         """Handle SIGTERM by the handler of SIGINT, which may cancel Spark jobs, or wait for processes to start."""
         if self.received and self._is_handled():
-            # `timeout` sends SIGTERM to the process, and again to its group: the first one is being handled.
+            # Ignore the second SIGTERM of `timeout`, which sends one to the process and another to its group.
             return
         self.received = number
         handler = signal.getsignal(signal.SIGINT)
@@ -149,7 +149,7 @@ def keep_interrupts() -> Iterator[Interrupts]:
 
     def forget(lost: sys.UnraisableHookArgs) -> None:
         if lost.exc_type is KeyboardInterrupt:
-            # Another handler of SIGINT, such as Spark's, raised an interrupt that was lost.
+            # Python has dropped an interrupt that another handler of SIGINT, such as Spark's, raised: repeat it.
             interrupts.watch()
         else:
             unraisable(lost)

@@ -152,7 +152,10 @@ def command(
 
 
 def _measure(snapshot: Snapshot, count: bool | None, parallelism: int | None, max_parallelism: int | None) -> Balance:
-    """Measure the balance; count entries if `inspect` does, given the same options."""
+    """Measure the distribution of state over key groups and subtasks; by default count entries of small snapshots only.
+
+    The limit is that of `inspect` without --balance.
+    """
     # Imported late: `balance` imports the code for rescaling, which is large, and most calls need no balance.
     from functools import partial
 
@@ -308,7 +311,7 @@ def _show_coordinator(coordinator: CoordinatorReport, console: Console) -> None:
 
 
 def _show_connector(name: str, connector: ConnectorReport, console: Console) -> None:
-    """Format the rows of a connector, without the columns that no row has."""
+    """Print the first rows of a connector's state, without the columns that are null in all of them."""
     head = f"{connector.connector} {connector.kind}" if connector.connector else "connector not known"
     console.print(f"  {name}: {head}, {connector.summary}")
     shown = connector.first_rows[:_SHOWN_ROWS]

@@ -318,10 +318,10 @@ def command(
     to: str | None,
     **wishes: Any,
 ) -> None:
-    """Write a savepoint like SNAPSHOT in which states are as revisions of a directory, or one migration file, say.
+    """Write a savepoint like SNAPSHOT, with states changed by the revisions of a directory or by one migration file.
 
-    Where the snapshot is among the revisions, its own serializers tell; when that is where it is to be, nothing is
-    written. All that does not change is copied as bytes. The result is read back and proven before it is published.
+    The revision of the snapshot follows from its serializers; if it is the wanted one already, nothing is written.
+    Everything that does not change is copied as bytes. The result is read back and proven before it is published.
     """
     if directory is None and file is None:
         raise UsageError("no migration is given", hint="Give either --migrations DIR or --migration FILE")

@@ -432,7 +432,7 @@ def _convert(field: OptionField, value: str, text: str, syntax: str) -> object:
             raise UsageError(f"{text!r} does not have the form {syntax}")
         return int(value)
     if field.is_file:
-        # Names in a request are relative to its file, those of options to the current directory.
+        # File names in a request file are relative to its directory; those in options, to the current directory.
         return {"file": str(Path(value).absolute())}
     return [value] if field.is_list else value
 

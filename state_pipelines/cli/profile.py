@@ -32,7 +32,7 @@ _HEIGHTS = "▁▂▃▄▅▆▇█"
 
 
 def show_balance(balance: Balance, console: Console) -> None:
-    """Print a balance for people."""
+    """Print for people how keyed state is distributed over key groups and subtasks (`measure_balance`)."""
     console.print("key groups and subtasks", style="bold")
     for conflict in balance.conflicts:
         console.print(f"  {conflict}", style="yellow")

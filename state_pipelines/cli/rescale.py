@@ -85,7 +85,7 @@ def command(
     other key groups move records by the hashes of their keys, which are proven with the snapshot itself.
     """
     if target is None and not dry_run:
-        raise UsageError("the new snapshot needs a directory", hint="Say --out, or look only, with --dry-run")
+        raise UsageError("the new snapshot needs a directory", hint="Add --out, or --dry-run to write nothing")
     content, directory = ({}, Path()) if file is None else read_request(file)
     with at(file=file):
         parse_request(content, directory)  # What the file says must be right before anything is added to it.

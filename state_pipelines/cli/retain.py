@@ -254,7 +254,7 @@ def command(
     allow_roots: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Show which snapshots and files below the ROOTs go, which stay, and why; delete them with --apply.
+    """Show which snapshots and files below the ROOTs are to be deleted, which stay, and why; delete with --apply.
 
     Nothing is deleted without --apply and the fingerprint of a plan. The plan is made again, and must have the same
     fingerprint; the newest snapshot of each job that stays is verified before anything is deleted.

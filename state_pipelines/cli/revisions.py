@@ -212,8 +212,8 @@ def revision_command(
     """Write a revision file into DIRECTORY that follows its last one.
 
     With --autogenerate it is a draft of what makes the snapshot OLD restorable by a new job, which NEW or the options
-    name as for `check`. Revisions that OLD has not gone through yet are taken into account. Without it, the file is one
-    to fill in.
+    name as for `check`. Revisions that OLD has not gone through yet are taken into account. Without --autogenerate the
+    file is a template that you fill in.
     """
     location = resolve(directory)
     revisions = RevisionDirectory(directory, allow_python=allow_python) if is_directory(location) else None
@@ -225,9 +225,9 @@ def revision_command(
         text = f"# Fill in every {TODO}.\n{format_migration(draft.migration)}"
     else:
         if old is None:
-            raise UsageError("--autogenerate wants the snapshot that the new job is to restore", hint="Add OLD")
+            raise UsageError("--autogenerate needs the snapshot that the new job is to restore", hint="Add OLD")
         if start is not None and revisions is None:
-            raise UsageError(f"--from {start} names a revision, and there is none", where=Where(file=directory))
+            raise UsageError(f"there is no revision {start} (--from): no revision exists", where=Where(file=directory))
         snapshot = opener.open(old)
         job = describe_job(snapshot)
         chain = []

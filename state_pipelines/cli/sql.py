@@ -109,8 +109,8 @@ def migrate_command(
     """Write a savepoint that the query NEW takes, from SAVEPOINT, which a job with the query OLD wrote.
 
     OLD and NEW are scripts (.sql), which Flink's planner compiles, or compiled plans (.json). The compiled plan of NEW
-    (plan.json) and the steps (revision.yaml) are written beside the savepoint; start the plan from there. State that
-    cannot be had in a right way is refused before anything is written.
+    (plan.json) and the steps (revision.yaml) are written beside the savepoint; start the plan from there. A change of
+    the query is refused, before anything is written, if the correct state for NEW cannot be computed.
     """
     from state_pipelines.spark import create_session
     from state_pipelines.spark.sql_migration import migrate_query
@@ -296,7 +296,7 @@ def check(
     """Tell for each operator and column whether the query NEW keeps the state of SAVEPOINT, which the query OLD wrote.
 
     OLD and NEW are scripts (.sql), which Flink's planner compiles, or compiled plans (.json). OLD may be -, for a query
-    that is not known: then equal types are to be determined.
+    that is not known: for states whose types are equal, the verdict is then "to be determined".
 
     Exit code 0: the state is kept, exactly or in part. 1: some of it is refused, or a restore of SAVEPOINT as it is
     would give wrong values without an error. 2: wrong use, or unreadable. 3: it cannot be determined.
@@ -401,4 +401,4 @@ def _show(found: CompiledScript, operators: list[PlannedOperator], target: str) 
     if rows:
         print_table(console, ("operator", "state", "columns"), rows)
     else:
-        console.print("  no operator keeps state that is known")
+        console.print("  none of the operators is known to keep state")

@@ -69,7 +69,7 @@ def show_error(
 ) -> Iterator[dg.AssetsDefinition | dg.AssetSpec]:
     """Yield the assets of a broken job: the same keys and checks, but each run fails with the error.
 
-    Without automation, which would fail for each snapshot.
+    The assets have no automation conditions, because each automatic run would fail.
     """
     for each in assets:
         if isinstance(each, dg.AssetSpec):

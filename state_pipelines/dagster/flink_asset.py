@@ -29,7 +29,7 @@ from state_pipelines.storage.resolution import scoped_storage_options
 def specify_checks(
     job: FlinkJob, asset: str, descriptions: Mapping[str, str], *, partitioned: bool = True, blocking: bool = True
 ) -> list[dg.AssetCheckSpec]:
-    """Return specifications of checks.
+    """Return the specifications of the checks of an asset.
 
     Args:
         job: the Flink job.
@@ -74,7 +74,7 @@ NON_EMPTY_TEXT: Any = _NonEmptyText()
 
 
 def make_config(model: type[BaseModel]) -> Any:
-    """Make the configuration of the fields of an operation's model that are numbers, texts, switches or choices.
+    """Make a class of run configurations: the fields of an operation's model that are numbers, texts, flags or choices.
 
     Returns:
         a subclass of `dg.Config`, to be derived from.
@@ -303,7 +303,8 @@ def _using_options_of(job: FlinkJob, function: Callable[..., Any]) -> Callable[.
 
     @functools.wraps(function)
     def call(*args: object, **others: object) -> object:
-        # No `processes`: its environment variable would affect other jobs, whose sensors this process evaluates too.
+        # The options must not be passed to child processes: that takes an environment variable, and this process
+        # evaluates the sensors of other jobs too.
         with scoped_storage_options(job.storage_options):
             return function(*args, **others)
 

@@ -390,7 +390,7 @@ class FlinkJob(dg.Model):
     @model_validator(mode="after")
     def _check_query(self) -> Self:
         if self.new_query is not None and len(self.plans) != 1:
-            raise PydanticCustomError("no_query", "new_query replaces one query that runs: set plans to it")
+            raise PydanticCustomError("no_query", "new_query needs the running query: set plans to its one file")
         if self.jars and not self.plans:
             raise PydanticCustomError("no_script", "jars has no effect without plans: set both, or none")
         if self.new_query is not None and self.migrations is not None:

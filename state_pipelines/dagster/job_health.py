@@ -309,7 +309,7 @@ INTERVAL = 300
 """Seconds between two ticks."""
 
 HEARTBEAT = 3600
-"""Seconds after which a job that is as it was is reported again, so that its numbers are plotted."""
+"""Seconds after which the health of a job is reported again although it has not changed, so that Dagster plots it."""
 
 _JOB_HEALTH_SHOWN = 3
 
@@ -354,7 +354,7 @@ def build_job_health_sensor(job: FlinkJob) -> dg.SensorDefinition:
 
 
 def _summarise(health: Health) -> str:
-    """Digest of what would be news: the outcomes of checks, the newest failed checkpoint, and the status of the job."""
+    """Return a text that changes when the health must be reported: by status, checks, or a newly failed checkpoint."""
     report = health.report
     outcomes = "".join({True: "1", False: "0", None: "-"}[each.passed] for each in health.checks)
     if report is None:

@@ -143,16 +143,17 @@ class Watch(dg.Model):
 
 @dataclass
 class Beginning:
-    """The choice, by kind, of the snapshot with which a job begins, among those that exist when it starts.
+    """Point in time at which a job begins, for savepoints and for checkpoints: older snapshots get no partition.
 
-    Older snapshots are passed over: they get no partition. The first ticks of the sensor choose, and so do the ticks
-    after its cursor was cleared. Snapshots that have a partition are never passed over, so that these ticks evaluate
-    them again.
+    It is the time of a snapshot, chosen among those that exist when the sensor `new_snapshots` runs for the first time,
+    or again after its cursor was cleared. The chosen snapshot gets a partition, except with `since: now`. Snapshots
+    that already have a partition are never passed over, so that they are evaluated again after the cursor was cleared.
 
     Attributes:
         since: the setting `since`.
         partitions: partition keys that the job has.
-        reached: time of the chosen snapshot, by kind; None if the time is unknown, and then all are passed over.
+        reached: time of the chosen snapshot, by kind (savepoint or checkpoint); if the time is None, it is unknown, and
+            all snapshots of the kind are passed over.
     """
 
     since: str
@@ -160,7 +161,9 @@ class Beginning:
     reached: dict[SnapshotKind, datetime | None] = field(default_factory=dict)
 
     def start(self, summaries: Iterable[SnapshotSummary]) -> None:
-        """Choose without opening snapshots: per kind the newest with a partition, else with `since: now` the newest.
+        """Choose without opening snapshots: for each kind the newest snapshot that has a partition.
+
+        For a kind without partitions, `since: now` passes over all snapshots that exist; otherwise nothing is chosen.
 
         Args:
             summaries: the readable snapshots, newest first.
@@ -179,7 +182,7 @@ class Beginning:
             self.reached.setdefault(summary.kind, summary.modified)
 
     def passes_over(self, summary: SnapshotSummary) -> bool:
-        """Return whether a snapshot is older than the chosen one of its kind."""
+        """Return whether a snapshot gets no partition, because it is not newer than the chosen one of its kind."""
         if summary.kind not in self.reached or summary.key in self.partitions:
             return False
         first = self.reached[summary.kind]
@@ -355,7 +358,7 @@ class Revisions:
     to: str
 
     def load(self) -> RevisionDirectory | None:
-        """Read the directory.
+        """Read the directory of revisions; return None for a job without one.
 
         Raises:
             MigrationError: a file is not a valid revision, or the revisions do not form one line.
@@ -469,6 +472,6 @@ class RetentionSettings(dg.Model):
 
     @property
     def limits(self) -> ApplyLimits:
-        """The limits of one run."""
+        """Limits of one run that applies a retention plan."""
         size = None if self.max_bytes is None else parse_size(self.max_bytes)
         return ApplyLimits(paths=self.max_paths, bytes=size, paths_per_second=self.paths_per_second)

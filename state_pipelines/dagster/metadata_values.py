@@ -60,11 +60,11 @@ def expect_none(
     asset: dg.AssetKey | None = None,
     is_error: bool = False,
 ) -> dg.AssetCheckResult:
-    """Return the result of a check that fails when it observes anything.
+    """Return the result of a check that passes if the number of its findings is zero.
 
     Args:
         name: of the check.
-        observed: number of what it observes.
+        observed: number of findings.
         details: further metadata.
         asset: key of the asset; not needed in the results of its materialisation.
         is_error: whether it is an error; by default, a warning.

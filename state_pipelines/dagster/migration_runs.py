@@ -130,7 +130,7 @@ class MigrationRuns:
                 continue
             if event is None or (event.tags or {}).get(_CODE_VERSION_TAG) != self._version:
                 continue
-            # The configuration of a run may have another target.
+            # Skip runs that were configured for another target revision than that of the job.
             if "revision" not in event.metadata or event.metadata["revision"].value == target:
                 return self._explain_migrated(key, each.run_id)
         return ""

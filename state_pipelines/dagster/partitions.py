@@ -85,7 +85,7 @@ def make_partition_key(snapshot: Snapshot) -> str:
 def explain_removal(job: FlinkJob, key: str) -> str:
     """Return why a partition has no snapshot any more, if it was a checkpoint; otherwise an empty text.
 
-    Flink removes a checkpoint when newer ones replace it, also while it waits for its run, or is read.
+    Flink removes a checkpoint when newer ones replace it, even if a run for its partition is queued or reads it.
     """
     stored = job.storage.read_inventory()
     known = stored.find(key)

@@ -227,10 +227,11 @@ def build_failed_runs(job: FlinkJob, *, jobs: Collection[str], assets: Collectio
 
 
 class _Reports:
-    """The messages of one tick.
+    """Messages about failed runs that one tick of the sensor sends to the webhook.
 
     Attributes:
-        undelivered: time of the first attempt, in seconds of the epoch, by id of the run.
+        undelivered: runs whose message the webhook has not accepted: time of the first attempt, in seconds of the
+            epoch, by id of the run.
         texts: the reported failures.
         reason: why the webhook did not accept the last message that it refused.
     """
@@ -415,8 +416,8 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
 
         A directory is a snapshot as soon as it has `_metadata`, which Flink writes last. The newest snapshots come
         first; when the time of a tick is over, the others wait for the next tick. The cursor holds a mark of each known
-        snapshot: clear it to evaluate all of them that have a partition again. Of the snapshots that exist at the first
-        tick, those that `watch.since` excludes get no partition, and of checkpoints only samples. The inventory is
+        snapshot: clear it to evaluate all of them that have a partition again. A snapshot that exists at the first tick
+        gets no partition if `watch.since` excludes it. Of checkpoints, only samples get a partition. The inventory is
         reported when it has changed, and every hour. A failed migration is requested again as often as
         `watch.retries` says.
         """
@@ -446,7 +447,7 @@ def build_new_snapshots(job: FlinkJob) -> dg.SensorDefinition:
                 tick.beginning.resume(stored["beginning"])
             else:
                 tick.beginning.start(each for each in update.inventory if each.key)
-        # Rows by mark; the newest of several copies has the mark.
+        # Row numbers of snapshots by mark. Copies of a snapshot have the same mark, which gives the row of the newest.
         there = {_mark(key): row for row, key in reversed(list(enumerate(keys))) if key}
         seen = set(stored.get("seen", ()))
         unseen = [mark for mark in reversed(there) if mark not in seen]
@@ -653,7 +654,7 @@ class _SnapshotTick:
 
 
 def _mark(key: str) -> str:
-    """A short hash of a partition key, so that copies of a snapshot have the same mark."""
+    """Return a short hash of a partition key, which stands for the snapshot and its copies in the cursor."""
     return hashlib.sha256(key.encode()).hexdigest()[:12]
 
 
@@ -714,7 +715,7 @@ def build_requests(job: FlinkJob, jobs: Sequence[AnyJob]) -> dg.SensorDefinition
 
 
 class _RequestSensor(dg.SensorDefinition):
-    """A sensor of jobs that need resources."""
+    """A sensor whose jobs need resources, for which Dagster would log a warning when it adds them to the jobs."""
 
     def with_updated_jobs(self, new_jobs: Sequence[Any]) -> dg.SensorDefinition:
         """Return a copy of the sensor whose jobs have their resources, without Dagster's warning of a beta option."""
@@ -728,7 +729,7 @@ def _decorate(**options: Any) -> Callable[[Callable[..., Any]], dg.SensorDefinit
 
 
 class _RequestTick:
-    """One evaluation of the sensor, in which no file prevents the others from being evaluated."""
+    """One evaluation of the sensor `requests`; an error in one request file does not stop the evaluation of others."""
 
     def __init__(self, job: FlinkJob, context: dg.SensorEvaluationContext, known: Mapping[str, list[Any]]) -> None:
         self.job = job
@@ -796,7 +797,7 @@ class _RequestTick:
             self.cursor[file.name] = [file.mark, _WAITING]
             with self._explaining(file):
                 if file.has_result():
-                    # The request was carried out before the cursor was cleared.
+                    # The request was carried out, although the cursor does not say so: it was cleared since then.
                     self.cursor[file.name] = [file.mark, _DONE]
                     continue
                 try:

@@ -248,6 +248,6 @@ def _read_table(path: str, wanted: object, name: str) -> object:
 
         return pl.DataFrame(table)
     raise UsageError(
-        f"the input {name} has the type {kind}",
+        f"the input {name} has the type {kind}, in which no table of a state can be loaded",
         hint="Annotate it with pyarrow.Table, pandas.DataFrame, polars.DataFrame, a Spark DataFrame, or str",
     )

@@ -246,7 +246,7 @@ class SavepointOfQuery(SavepointMaker[QueryRunConfig]):
 
 
 def _list_starts(result: "SqlMigration") -> Iterator[str]:
-    """Yield notes on columns that are not exact."""
+    """Yield a note on each column whose values are not those of a run of the new query over all rows."""
     for operator in result.comparison.operators:
         for state in operator.states:
             for column in state.columns:

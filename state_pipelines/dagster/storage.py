@@ -93,7 +93,7 @@ class JobStorage:
 
     @property
     def searched_roots(self) -> tuple[str, ...]:
-        """All roots; of `own_roots` those that exist."""
+        """Roots that are searched for snapshots: all of `roots`, and those of `own_roots` that exist."""
         return (*self.roots, *(each for each in self.own_roots if is_directory(resolve(each))))
 
     @property
@@ -288,7 +288,7 @@ LEASE = timedelta(minutes=6)
 
 @dataclass(frozen=True)
 class Owner:
-    """The process that runs the sensor of a job.
+    """The process that runs the sensor `new_snapshots` of a job, as the marker file of the job names it.
 
     Attributes:
         instance: id of the Dagster instance.
@@ -364,7 +364,10 @@ def _read(marker: Location) -> Owner | None:
 
 
 def _is_dead(owner: Owner) -> bool:
-    """Return whether the process of an owner on this machine has ended, such as that of `dg dev` before its restart."""
+    """Return whether an owner is known to have ended: its process was on this machine, as of `dg dev` before a restart.
+
+    False if the owner is on another machine, where its process cannot be seen.
+    """
     if owner.host != socket.gethostname():
         return False
     try:

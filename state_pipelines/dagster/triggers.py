@@ -108,7 +108,7 @@ def _remove_others(location: Location, beginning: str, before: str) -> None:
             try:
                 remove_file(entry.location)
             except StorageError:
-                # An old cursor does no harm; the next change of the cursor removes it.
+                # A file of an old cursor that cannot be removed now does no harm; the next change removes it.
                 continue
 
 
@@ -277,7 +277,7 @@ AGREED_PLANS_INTERVAL = 60
 
 
 def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
-    """The sensor `agreed_plans` of a job with `apply: scheduled`."""
+    """Build the sensor `agreed_plans` of a job with `apply: scheduled`."""
     running = dg.DefaultSensorStatus.RUNNING
 
     @flink_sensor(job, AGREED_PLANS, interval=AGREED_PLANS_INTERVAL, runs=APPLY_RETENTION, status=running)

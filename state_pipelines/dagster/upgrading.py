@@ -259,7 +259,7 @@ def _take(
 
 @contextmanager
 def _continue(context: dg.OpExecutionContext, request: UpgradeRequest, upgrade: str) -> Iterator[UpgradeRun]:
-    """Continue an upgrade under the lease of the job."""
+    """Continue an upgrade; the lease of the job is held meanwhile, so that no other upgrade of it can run."""
     records: RecordDirectory = find_records(request.results, request.name)
     with hold_lease(records.location, request.name) as lease:
         record: UpgradeRecord | None = records.read(upgrade)
@@ -306,7 +306,7 @@ def _link_launchpad(context: dg.OpExecutionContext, approved: str) -> str:
 
 
 def _fail(report: UpgradeReport) -> UpgradeFailedError:
-    """Return the failure of a run without the new program: what runs now, and why."""
+    """Return the error of an upgrade that did not start the new program; it says which program runs now, and why."""
     refused = [each for each in report.lines if each.startswith("refused: ")] or list(report.lines[:1])
     error = UpgradeFailedError(": ".join((report.headline, "; ".join(refused))))
     error.details = {"runs now": report.headline, "why": "\n".join(report.lines), **_list_commands(report)}
@@ -314,7 +314,7 @@ def _fail(report: UpgradeReport) -> UpgradeFailedError:
 
 
 def _explain_undecided(report: UpgradeReport, cause: UndecidedError) -> UndecidedError:
-    """Return the failure of a run that could not see what runs."""
+    """Return the error of an upgrade that could not find out which program runs on the cluster."""
     error = UndecidedError(
         f"{report.headline}: {cause.what}",
         where=cause.where,

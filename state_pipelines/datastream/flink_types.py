@@ -490,7 +490,10 @@ def derive_type(description: Any) -> TypeInformation:
 
 
 def derive_serializer_type(serializer: tree.Serializer) -> TypeInformation:
-    """Return the type of the values of a serializer; a type without a Python counterpart keeps the codec's values."""
+    """Return the type of the values of a serializer.
+
+    If no Python type corresponds to it, values stay as the scalar codec reads them.
+    """
     derive = derive_serializer_type
     match serializer:
         case tree.Basic(kind=kind):

@@ -95,7 +95,7 @@ _QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p98": 0.98, "p99": 0.99, "p
 
 
 class Counter:
-    """A number that goes up and down."""
+    """A counter metric: a number that goes up and down."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -114,7 +114,7 @@ class Counter:
 
 
 class Meter:
-    """A count of events."""
+    """A meter metric; unlike Flink's, it counts events but does not compute their rate."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -576,7 +576,7 @@ class TtlCleaner:
 
     def _begin(self, now: int) -> None:
         self._pass = iter(list(self._table.keys_and_namespaces()))
-        # The pass does not see values written after its start; these are not older than `now`.
+        # A pass does not check values that are written after its start, but none of them is older than `now`.
         self._oldest = now
 
     def _step(self) -> bool:

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 
 
 def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorPlan]]) -> None:
-    """Let Spark analyse every expression of plans and of their reverse migrations (`back`), over frames without rows.
+    """Let Spark analyse every expression of plans and of their reverse migrations (`back`), before any row is read.
+
+    The expressions are applied to frames that have the columns of the states, and no rows.
 
     Raises:
         MigrationError: Spark refuses an expression, or a constant cannot be evaluated; names operator, state and step.
@@ -60,8 +62,8 @@ def analyse_plans(spark: SparkSession, plans: Iterable[tuple[Operator, OperatorP
         for each in (plan, plan.back):
             for flow in () if each is None else each.changed.values():
                 assert each is not None
-                # An `EmptyReader` reads no headers: the planned shapes already list the subclasses that real readers
-                # find in them.
+                # An `EmptyReader` takes the layouts of states from the plan. It need not read file headers for the
+                # subclasses of a state's class: the planned shapes list them already.
                 shapes = {read.state: read.shape for read in walk_flow(flow, beside=True) if isinstance(read, Read)}
                 reader = EmptyReader(spark, operator, shapes, each.row_layouts)
                 with at(operator=operator.label):
@@ -104,7 +106,7 @@ def _has_collision(kind: DataType) -> bool:
 
 @dataclass(frozen=True)
 class EmptyReader:
-    """Frames without rows, with the columns that the readers of states give; see `flows.FrameReader`.
+    """Reader whose frames have the columns of a state but no rows, to analyse SQL; see `flows.FrameReader`.
 
     Attributes:
         operator: the operator that has the states, or will have them.
@@ -240,7 +242,10 @@ def _refuse_python(node: object) -> None:
 
 
 def _list_computed(node: Flow, layouts: LayoutContext) -> Iterator[str]:
-    """Yield the SQL expressions of a node that are not bare column names, as most expressions of long chains are."""
+    """Yield the SQL expressions of a node that compute something; leave out those that are only the name of a column.
+
+    Names of columns need no check, and are most of the expressions in long chains of revisions.
+    """
     sqls = tuple(list_sqls(node))
     columns = _list_columns(node, layouts) if any(map(find_bare, sqls)) else ()
     yield from (sql for sql in sqls if find_bare(sql) not in columns)

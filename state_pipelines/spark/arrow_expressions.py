@@ -3,10 +3,10 @@
 * `OwnFunction`, `divide` to `count_elements`: functions of Spark over Arrow arrays, where Arrow has none with the same
   results. Operands are arrays of n values, or scalars for literals. Errors are `pa.ArrowInvalid`, as those of Arrow's
   own.
-* `ArrowExpression`, `translate_expression`: Spark parses, resolves and simplifies the SQL and says what types it casts
-  to; of the result, the functions in this module mean the same in Arrow, down to overflow, NaN and null. Operands that
+* `ArrowExpression`, `translate_expression`: Spark parses, resolves and simplifies the SQL and inserts casts. The
+  functions that this module translates give the same results in Arrow, down to overflow, NaN and null. Operands that
   Spark evaluates for some rows only, such as branches of `CASE`, are evaluated for these rows only if they may fail. An
-  expression with anything else in it stays with Spark: decimals, times, regular expressions, and what depends on a
+  expression with anything else in it is left to Spark: decimals, times, regular expressions, and what depends on a
   locale or a time zone.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class OwnFunction(StrEnum):
-    """Functions of expressions that Arrow lacks, and this module computes."""
+    """Functions in expressions of Spark that Arrow does not have, so that this module computes them."""
 
     COLUMN = "column"
     LITERAL = "literal"
@@ -300,7 +300,8 @@ class ArrowExpression:
 
         Args:
             columns: by name, arrays of n values.
-            present: bool[n], rows whose payload is not null. Other rows may have any result, and raise no error.
+            present: bool[n], rows whose payload (the value of the state) is not null. Other rows may have any result,
+                and raise no error.
 
         Raises:
             MigrationError: a value does not fit its type, or is null where it must not be.
@@ -349,7 +350,7 @@ def _compute(expression: ArrowExpression, rows: _Rows) -> Any:
             return found
     first, *rest = expression.arguments
     if expression.function in ("divide", OwnFunction.DIVIDE_WHOLE, OwnFunction.REMAINDER):
-        # Spark evaluates the divisor of a division first.
+        # Spark evaluates the divisor first, and the dividend only where the divisor is not null.
         divisor = _compute(rest[0], rows)
         found = [_compute_guarded(first, rows, pc.is_valid(divisor) if first.may_fail else None), divisor]
     else:
@@ -432,13 +433,13 @@ def _call(expression: ArrowExpression, found: list[Any]) -> Any:
     if function in _FUNCTIONS:
         return _FUNCTIONS[function](*found)
     if value is not None:
-        # The other operands are literals, which the options hold.
+        # Operands after the first are literals; Arrow takes them as options of the function, not as arguments.
         return pc.call_function(function, found[:1], _OPTIONS[function](*value))
     return pc.call_function(function, found)
 
 
 def translate_expression(expression: Any, present: str) -> ArrowExpression | None:
-    """Translate an expression of an optimized plan for Arrow; return None if it stays with Spark.
+    """Translate an expression of an optimized plan for Arrow; return None if it is left to Spark.
 
     Args:
         expression: an expression over columns, which are null in rows without a payload.
@@ -487,7 +488,7 @@ def _translate_all(expressions: list[Any], present: str) -> tuple[ArrowExpressio
 def _make_of_lists(
     expression: Any, name: str, kind: str, arguments: tuple[ArrowExpression, ...]
 ) -> ArrowExpression | None:
-    """Translate an element of a list, a field of a struct, or the number of elements; None if it stays with Spark."""
+    """Translate an element of a list, a field of a struct, or the number of elements; None if it is left to Spark."""
     of, fails = arguments[0].type, any(each.may_fail for each in arguments)
     match name:
         case "GetArrayItem" | "ElementAt" if of.startswith("array<") and arguments[1].type in _INTEGERS:
@@ -538,14 +539,14 @@ def _make(expression: Any, name: str, kind: str, arguments: tuple[ArrowExpressio
             if len(arguments) % 2 == 0:
                 arguments = (*arguments, ArrowExpression(OwnFunction.LITERAL, kind))
             return make(OwnFunction.CHOOSE)
-    # Spark may skip later operands of these functions, and so their errors: such calls stay with Spark.
+    # Spark may skip later operands of these functions, and so their errors: such calls are left to Spark.
     return None if any(each.may_fail for each in arguments[1:]) else _make_of_texts(name, make, arguments)
 
 
 def _make_of_texts(
     name: str, make: Callable[..., ArrowExpression], arguments: tuple[ArrowExpression, ...]
 ) -> ArrowExpression | None:
-    """Translate a function of text, `greatest`, `least` or `in`; return None if it stays with Spark."""
+    """Translate a function of text, `greatest`, `least` or `in`; return None if it is left to Spark."""
     types, literals = {each.type for each in arguments}, [each.value for each in arguments[1:]]
     fixed = all(each.function == OwnFunction.LITERAL and each.value is not None for each in arguments[1:])
     match name:
@@ -593,7 +594,10 @@ def _make_cast(kind: str, argument: ArrowExpression) -> ArrowExpression | None:
 
 
 def _find_required(expression: Any) -> tuple[list[Any], str] | None:
-    """Return the condition (a list of none or one) and the message of a `raise_error`; None for other expressions."""
+    """Return the condition and the message of an expression that only calls `raise_error`; None for others.
+
+    The condition is a list with one expression, or empty if `raise_error` is called unconditionally.
+    """
     while _name(expression) == "Cast":
         expression = expression.child()
     children = list_sequence(expression.children()) if _name(expression) in ("If", "CaseWhen") else []
@@ -630,12 +634,12 @@ def list_sequence(sequence: Any) -> list[Any]:
 
 def make_inputs(spark: SparkSession, schema: StructType) -> DataFrame:
     """Make a frame without rows, over which the SQL for `translate_column` is selected."""
-    # Spark must not know that the frame is empty: it would make another plan.
+    # `mapInArrow` hides from Spark that the frame is empty: else the optimizer would drop the expressions.
     return spark.range(0).mapInArrow(_pass, schema)
 
 
 def translate_column(frame: DataFrame, present: str) -> ArrowExpression | None:
-    """Translate the only column of a frame over `make_inputs`; return None if it stays with Spark.
+    """Translate the only column of a frame over `make_inputs`; return None if it is left to Spark.
 
     Args:
         frame: the frame.
@@ -645,7 +649,7 @@ def translate_column(frame: DataFrame, present: str) -> ArrowExpression | None:
         PySparkException: Spark refuses the SQL.
     """
     plan = frame._jdf.queryExecution().optimizedPlan()
-    # Other plans compute the column in more than one projection, and stay with Spark.
+    # Other plans compute the column in more than one projection, and are left to Spark.
     steps = [each.getClass().getSimpleName() for each in (plan, plan.children().apply(0))]
     if steps != ["Project", "MapInArrow"]:
         return None

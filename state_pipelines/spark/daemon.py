@@ -25,7 +25,7 @@ def main() -> None:
     if sys.platform == "linux":
         os.environ.update(SINGLE_THREADED)
         if prepare() != 1:
-            # A process with several threads must not be forked.
+            # A process with several threads must not be forked: start the daemon again, without the imports.
             os.execv(sys.executable, [sys.executable, "-m", "pyspark.daemon", *sys.argv[1:]])
     from pyspark.daemon import manager
 

@@ -74,7 +74,7 @@ KEY_COLUMNS = ("state_key", "state_namespace", "map_key", "list_index", "subtask
 _SQL_ARGUMENTS = ("query", "row_condition", "condition_parser")
 """Suffixes of the names of those arguments of expectations that hold SQL."""
 
-# The view under which Great Expectations shows the frame to queries, and which it never drops.
+# Name of the view that Great Expectations makes of the frame for queries. It never drops the view; this module does.
 VIEW = "tmp_view"
 
 _ABOUT_COLUMNS = (
@@ -140,7 +140,7 @@ def import_expectations() -> ModuleType:
 def judge(
     frame: DataFrame, name: str, expectations: Sequence[Expectation], *, cache: bool = True
 ) -> tuple[Judgement, ...]:
-    """Judge a frame; nothing is written or sent anywhere, and nothing is left in the session.
+    """Evaluate expectations on a frame; nothing is written or sent anywhere, and nothing is left in the session.
 
     At most a few hundred rows reach this process, however many do not meet an expectation. Only one thread per session
     may judge at a time, because all queries see the frame under one name.
@@ -233,7 +233,10 @@ def _name_values(arguments: Mapping[str, Any], value: Any) -> dict[str, Any]:
 
 
 def find_error(result: ExpectationValidationResult) -> str:
-    """Join the messages of the exceptions of a result: of its own, or one per metric that failed. Empty without any."""
+    """Join the messages of the exceptions that an expectation raised; empty if it raised none.
+
+    A result of Great Expectations has one exception, or one for each metric that it could not compute.
+    """
     info = result.exception_info or {}
     failures = [info] if "raised_exception" in info else list(info.values())
     messages = (str(failure["exception_message"]) for failure in failures if failure["raised_exception"])
@@ -264,12 +267,12 @@ def make_expectation(wanted: RowExpectation) -> Expectation:
     try:
         made: Expectation = kind(**arguments)
     except ValueError as error:
-        raise MigrationError(f"{wanted.type} cannot be made of {arguments}: {error}") from None
+        raise MigrationError(f"Great Expectations refuses {wanted.type} with {arguments}: {error}") from None
     return made
 
 
 def check_expectations(plans: Iterable[tuple[Operator, OperatorPlan]], *, allow_sql: bool = False) -> None:
-    """Make all expectations of plans, so that a mistake is reported before anything is written.
+    """Make the objects of Great Expectations for all expectations of plans, so that mistakes are found before writing.
 
     Args:
         plans: the plans.
@@ -292,7 +295,7 @@ def check_expectations(plans: Iterable[tuple[Operator, OperatorPlan]], *, allow_
 
 
 def judge_rows(frame: DataFrame, operator: str, state: str, wanted: Sequence[RowExpectation]) -> ProofCheck:
-    """Judge the rows of a state by the expectations of its migration.
+    """Evaluate the expectations of a migration on the rows of a state.
 
     Args:
         frame: the rows, with the columns that expectations may name; fields of structs are named by dotted paths.
@@ -600,7 +603,7 @@ def _parse_expectation(content: object, number: int) -> tuple[RowExpectation, st
 
 
 def check_suites(suites: Sequence[Suite]) -> None:
-    """Make all expectations, so that a mistake is reported before anything is written.
+    """Make the objects of Great Expectations for all suites, so that mistakes are found before anything is written.
 
     Raises:
         UsageError: an expectation is wrong, with its file; or Great Expectations is not installed.

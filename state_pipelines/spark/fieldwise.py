@@ -1,9 +1,10 @@
 """Field-wise flows: every field of the new payload is one of the old ones, a constant, or computed by Arrow.
 
-Most migrations are such, and their rows never reach Spark: the task that writes a record reads the old one and makes
-the new one of it. A value may also become the only one of a list, a list that is read one value, and times of the last
-access be taken away or be the same for all. This module finds for each field of a flow where it comes from; Spark
-itself says what an expression refers to. A flow with an expression that Arrow does not compute is not field-wise.
+Most migrations are field-wise, and their rows never reach Spark: the task that writes a record reads the old record and
+computes the new one. Such a flow may also make a list of one element from a value, or one value from each list, and may
+remove the times of the last access or set them to one time. This module finds out how each field of a flow is made;
+Spark itself resolves the names in an expression. A flow with an expression that Arrow does not compute is not
+field-wise.
 """
 
 from __future__ import annotations
@@ -68,12 +69,12 @@ _VALUES = "values"
 
 @dataclass(frozen=True)
 class GatheredList:
-    """The computation of one value from each list.
+    """Computation by Arrow that makes one value of each list of a list state.
 
     Attributes:
         shape: shape of the resulting rows, one per list.
-        type: Arrow type of their payload.
-        value: computes the payload from a column of lists.
+        type: Arrow type of their payload (the value of the state).
+        value: expression that computes the payload from a column of lists.
     """
 
     shape: StateShape
@@ -106,7 +107,7 @@ class GatheredList:
 def is_gathering(flow: Flow) -> bool:
     """Return whether a flow reads a list state and makes one value of each list.
 
-    List states with TTL stay with Spark: each element has a time of the last access of its own.
+    List states with TTL are left to Spark: each element has a time of the last access of its own.
     """
     match flow:
         case Apply(input=Read(shape=before), stage=Regroup(sql=str(), key_sql=None), shape=after):
@@ -157,7 +158,7 @@ PRESENT = hidden("present")
 
 
 def field_column(name: str) -> str:
-    """Name the temporary column of a field of the payload."""
+    """Return the name of the temporary column that holds a field of the payload."""
     return f"{PREFIX}field_{name}"
 
 
@@ -175,11 +176,11 @@ def list_fields(shape: StateShape, layouts: LayoutContext) -> dict[str, pa.DataT
 
 @dataclass(frozen=True)
 class FieldStage:
-    """A stage of a flow, reduced to the fields that computed fields depend on.
+    """A stage of a flow without the fields that later stages do not need.
 
     Attributes:
-        columns: name, SQL and type of each field that is left.
-        fields: names of all fields before the stage, also of those left out. In SQL, such a name is never a key column.
+        columns: name, SQL and type of each field that is needed.
+        fields: names of all fields before the stage, needed or not. In SQL, such a name is never a key column.
     """
 
     columns: tuple[tuple[str, str, DataType], ...]
@@ -215,15 +216,16 @@ class FieldStage:
 
 @dataclass(frozen=True)
 class FieldwiseFlow:
-    """A flow that Arrow computes field by field.
+    """A data flow of a migration whose fields Arrow computes one by one, without Spark.
 
     Attributes:
         state: the state that is read.
         before: its shape.
         after: the shape of the rows afterwards.
         carried: new and old name of each field whose values stay.
-        derived: new fields that Arrow computes, each with its expression over `field_column`s and `hidden` ones.
-        constants: fields that SQL gives the same value in every row, null where there is no payload.
+        derived: name of each new field that Arrow computes, and its expression. The expression reads old fields, by
+            the names that `field_column` gives them, and key columns, by their `hidden` names.
+        constants: values of the fields that are the same in every row with a payload; None if there are no such fields.
         whole: the payload stays as it is, because no stage sets fields.
         time: time of the last access that all rows get; None if rows keep theirs, or the new state has no TTL.
         gathered: the first stage, if it makes one value of each list; the other stages then start from that value.
@@ -260,13 +262,15 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
         return None
     if is_nondeterministic(flow) or read.shape.kind == StateKind.TIMER:
         return None
-    # SQL that names a column which a stage sets stays with Spark: here only the stored column is known.
+    # Expressions below read `list_index` and the time of the last access as they are stored. If a stage changes one of
+    # them, SQL that names it needs the changed value, so Spark computes the flow.
     changing = {"list_index": Regroup, TTL_COLUMN: SetAccessTime}
     for column, kind in changing.items():
         if any(isinstance(each.stage, kind) for each in (*applied, gathering) if each) and names_column(flow, column):
             return None
     if gathering is not None and any(isinstance(each.stage, Regroup) for each in applied):
-        # Elements of lists are identified by their indices, which change here.
+        # The flow replaces each list by a list of one element. Old and new rows would both be identified by their key
+        # and `list_index`, although they are not the same elements.
         return None
     with at(state=flow.shape.name), translate_failures("the migration cannot be applied"):
         finder = _Finder(spark, layouts)
@@ -278,7 +282,10 @@ def find_fieldwise(spark: SparkSession, flow: Flow, layouts: LayoutContext) -> F
 
 
 def _is_rowwise(applied: Apply) -> bool:
-    """Return whether a stage makes one row of each: new fields, another access time, or a list of one element."""
+    """Return whether a stage makes exactly one row of each row, so that Arrow can compute it.
+
+    It does if it sets fields or the time of the last access, or makes a list of one element.
+    """
     match applied.stage:
         case Project() | SetAccessTime():
             return True
@@ -293,7 +300,7 @@ def _is_rowwise(applied: Apply) -> bool:
 
 @dataclass(frozen=True)
 class _Column:
-    """A field of a stage.
+    """A field that a stage sets: its SQL, and the columns that it depends on.
 
     Attributes:
         bare: name of the old field that it copies; None if its SQL is more than a name, or the type changes.
@@ -306,7 +313,7 @@ class _Column:
 
 
 class _Finder:
-    """Finder of the origin of each field of a flow."""
+    """Analysis of a flow: the fields that are copied from old fields, computed by Arrow, or constant."""
 
     def __init__(self, spark: SparkSession, layouts: LayoutContext) -> None:
         self.spark, self.layouts = spark, layouts
@@ -319,7 +326,10 @@ class _Finder:
         return flow if flow is None or time is None else replace(flow, time=time)
 
     def _find_time(self, read: Read, applied: list[Apply]) -> pa.Scalar | None:
-        """Return the time of the last access that all rows get; null if it depends on the row, None if none is set."""
+        """Return the time of the last access that the flow gives all rows.
+
+        A null scalar means that the time depends on the row; None, that the flow sets none or the new state has no TTL.
+        """
         stamps = [each for each in applied if isinstance(each.stage, SetAccessTime)]
         if not stamps or not applied[-1].shape.ttl:
             return None
@@ -379,7 +389,10 @@ class _Finder:
         types: dict[str, pa.DataType],
         wanted: dict[str, pa.DataType],
     ) -> dict[str, _Column] | None:
-        """Return the columns of a stage; None if one reads the whole payload or opaque values, and so needs Spark."""
+        """Return the columns that a stage sets; None if the stage needs Spark.
+
+        It does if one of them reads the whole payload, or opaque values (such as Kryo objects), which Arrow cannot.
+        """
         olds, news = (find_fields(derive_layout(each.payload, self.layouts)) for each in (before, after))
         opaque = {name for name, layout in olds.items() if has_opaque(layout)}
         found: dict[str, _Column] = {}
@@ -388,7 +401,7 @@ class _Finder:
             bare = find_bare(sql)
             stays = bare in opaque and name in news and olds[bare] == news[name]
             if RAW in sql or (not stays and (bare in opaque or (name in news and has_opaque(news[name])))):
-                # Stages that decode or encode opaque values, or name their bytes, stay with Spark.
+                # Stages that decode or encode opaque values, or name their bytes, are left to Spark.
                 return None
             if bare in types:
                 same = wanted.get(name) == types[bare]
@@ -472,7 +485,7 @@ class _Finder:
         before: StateShape,
         types: list[dict[str, pa.DataType]],
     ) -> tuple[tuple[str, ArrowExpression], ...]:
-        """Translate the wanted fields for Arrow, up to the first that stays with Spark."""
+        """Translate the wanted fields for Arrow, up to the first that is left to Spark."""
         if not wanted:
             return ()
         fields, visible = spark_schema(pa.schema(list(types[0].items()))), self.list_visible(before)
@@ -535,7 +548,7 @@ class MigratedRows:
 
 
 class RowsTask(Protocol[Result]):
-    """Work on the rows of one split."""
+    """Work of a task on the rows of one split, before and after their migration."""
 
     def run(self, rows: Iterator[MigratedRows]) -> Result:
         """Process the stored and the migrated rows, batch by batch."""

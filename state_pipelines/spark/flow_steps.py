@@ -166,7 +166,7 @@ def set_split(
         for batch in batches:
             rows = pa.Table.from_batches([batch])
             rows = rows if held is None else pa.concat_tables([held, rows])
-            # The next batch may have more splits of the last element.
+            # Hold back the rows of the last element: more of its splits may follow in the next batch.
             first = _starts(rows)
             cut = int(first[-1]) if len(first) else 0
             held = rows.slice(cut)
@@ -327,7 +327,7 @@ def list_sessions(frame: DataFrame, shape: StateShape) -> DataFrame:
 
 @dataclass(frozen=True)
 class UnitedSessions:
-    """Sessions under new keys: one row per old session, with the merged session that contains it.
+    """Session windows after a change of keys: one row per old session, with the merged session that contains it.
 
     Attributes:
         frame: rows of `list_sessions` under new keys, with `ORDER` and `OLD_KEY`.
@@ -414,7 +414,7 @@ def leave_out_sessions(
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a flow, applied to a frame.
+    """A stage (one step) of a migration's data flow, applied to a DataFrame.
 
     Attributes:
         frame: the rows before.
@@ -471,7 +471,7 @@ class Stage:
 
     @cached_property
     def _is_opaque(self) -> bool:
-        """Whether the payload before or after the stage holds opaque values."""
+        """Whether the payload before or after the stage holds opaque values, such as Kryo objects kept as bytes."""
         shapes = (self.before, self.after) if self.after.kind != StateKind.TIMER else ()
         return any(contains_opaque(each.payload, self.layouts) for each in shapes)
 
@@ -500,7 +500,10 @@ class Stage:
         return self.frame.select("*", *shown, raw.alias(RAW))
 
     def _find_value(self, sql: str) -> Column:
-        """Return the column that SQL computes for the payload; opaque values of an unchanged payload stay bytes."""
+        """Return the column that SQL computes for the payload.
+
+        If the SQL is only the name of the payload, opaque values (such as Kryo objects) in it stay bytes.
+        """
         row = derive_layout(self.before.payload, self.layouts)
         same = sql == "value" and "value" not in find_fields(row)
         if same and self._is_opaque and row == derive_layout(self.after.payload, self.layouts):
@@ -508,7 +511,7 @@ class Stage:
         return F.expr(sql)
 
     def _project_opaque(self, columns: Sequence[tuple[str, str]], *, allowed: bool) -> DataFrame:
-        """Replace the fields of the payload; opaque fields that do not change are passed on."""
+        """Replace the fields of a payload with opaque values (such as Kryo objects); unchanged ones stay bytes."""
         before = find_fields(derive_layout(self.before.payload, self.layouts))
         rows, plains = map(find_fields, find_layouts(self.after.payload, self.layouts))
         made: dict[str, Column] = {}
@@ -594,7 +597,7 @@ class Stage:
             return frame
         owner = list(map(hidden, ("key_group", "key_bytes") if self.after.kind == StateKind.LIST else ("subtask",)))
         if not set(owner) <= set(frame.columns):
-            # After a change of keys, the bytes of the new keys are not computed yet.
+            # The rows have new keys whose bytes are not computed yet, so elements are grouped by the decoded keys.
             keys = [name for name in map(hidden, KEYS) if name in frame.columns]
             frame, owner = separate_keys(frame, keys, self.after, self.layouts)
         key = Window.partitionBy(*owner).orderBy(hidden("list_index"))
@@ -855,7 +858,7 @@ class Stage:
         return self._conform_payload(united)
 
     def _unite(self, keys: list[str], frame: DataFrame, rule: str, what: str, column: str) -> DataFrame:
-        """Unite the rows of equal keys into one row per key, by `rule`."""
+        """Unite the rows of equal keys into one row per key, by `rule`: a value of `EqualKeys`, or an SQL aggregate."""
         order = hidden("order")
         times = [F.max(name).alias(name) for name in [hidden(TTL_COLUMN)] if name in frame.columns]
         if rule in tuple(flows.EqualKeys):

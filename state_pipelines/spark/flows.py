@@ -61,7 +61,7 @@ class StateFrames:
     Attributes:
         operator: the operator; its snapshot need not be published.
         shared: names of the states that several flows need.
-        opaque_values: the opaque values that stay bytes.
+        opaque_values: the values (such as Kryo objects) that stay bytes instead of being decoded.
     """
 
     spark: SparkSession
@@ -140,7 +140,7 @@ def name_columns(layout: KeyedLayout, keys: tuple[str, ...]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class FlowRunner:
-    """Builds the frames of flows.
+    """Builder of DataFrames: each has the rows that a data flow of a migration computes.
 
     Attributes:
         reader: reader of the states with which flows begin.
@@ -219,10 +219,9 @@ class FlowRunner:
         return [json.loads(row[0]) for row in rows.select(F.to_json(F.struct("*"))).collect()]
 
     def count_new_keys(self, flow: Flow) -> int | None:
-        """Count the new keys with different bytes, in a flow that ends with a change of the key.
+        """Count the distinct new keys of a flow that ends with a change of the key, by hashes of their bytes.
 
-        The count does not depend on which keys Spark takes for equal. Return None for other flows, and if sessions
-        merge.
+        Bytes do not depend on which keys Spark takes for equal. Return None for other flows, and if sessions merge.
         """
         if not isinstance(flow, Apply) or not isinstance(flow.stage, flows.Rekey) or flow.stage.sessions is not None:
             return None
@@ -306,7 +305,10 @@ def _identity(columns: list[str]) -> list[str]:
 
 
 def _begins_change(flow: Apply, inner: Flow) -> bool:
-    """Return whether `flow` begins another change than `inner`: each change numbers its steps from the start."""
+    """Return whether `flow` is the first step of a change that follows the change of `inner`.
+
+    Each change of the revisions numbers its steps from the start, so the number does not grow there.
+    """
     if isinstance(inner, Read) or not (flow.step and inner.step):
         return False
     one, other = (int(each.step.split()[-1]) for each in (flow, inner))

@@ -54,8 +54,8 @@ SINGLE_THREADED = {
     # numpy's BLAS starts a thread per further core when it is loaded. Spark gives a worker one core.
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
-    # Otherwise jemalloc starts a thread that returns memory; Arrow contains it, although by default it allocates by
-    # other means.
+    # Otherwise jemalloc starts a thread that returns memory to the system. Arrow contains jemalloc, although by default
+    # Arrow does not allocate with it.
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 """Environment variables with which the imported packages start no threads."""
@@ -108,7 +108,7 @@ def ask(path: str, environment: dict[str, str], arguments: list[str]) -> bool:
             connection.sendall(body)
             if connection.recv(1) != _ACCEPTED:
                 return False
-            # The daemon holds the other end for as long as it lives.
+            # This call returns when the daemon ends, which closes its end of the connection.
             with suppress(ConnectionError):
                 connection.recv(1)
             return True
@@ -234,7 +234,8 @@ def _take_over(request: dict[str, Any]) -> None:
     """Take over the streams, environment, import path and working directory of the process that sent the request."""
     connection: socket.socket = request["connection"]
     connection.settimeout(None)
-    # The asking process waits until this closes: workers, which may outlive the daemon, must not hold it open.
+    # The process that sent the request waits until the connection closes. Workers may outlive the daemon, so they must
+    # not keep it open.
     os.register_at_fork(after_in_child=connection.close)
     for number, file in zip(_FILES, request["files"], strict=True):
         os.dup2(file, number)

@@ -204,7 +204,7 @@ def keyed_process(df: DataFrame, settings: ProcessSettings) -> KeyedProcessResul
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedStep(ProcessSettings):
-    """A keyed function, its state, and its snapshot.
+    """A run of a keyed function over a DataFrame: the state that it starts from, and the snapshot at its end.
 
     Attributes:
         checkpoint_id: id of the checkpoint to take; by default the last one plus 1.
@@ -233,7 +233,7 @@ class KeyedStep(ProcessSettings):
         parsed = parse_options(dict(self.options or {}))
         if self.schedule is None and parsed.min_pause:
             raise UsageError(
-                "execution.checkpointing.min-pause lies between the checkpoints of a stream, and a run takes one",
+                "execution.checkpointing.min-pause is set, but a run over a DataFrame takes a single checkpoint",
                 hint="Leave it out, or run the function over a stream (keyed_batches)",
             )
         step = self
@@ -415,9 +415,9 @@ def _restore(coordinator: CheckpointCoordinator, snapshot: Snapshot | None, *, i
     known = {each.location for each in coordinator.completed.all}
     if snapshot is None and latest is not None:
         raise UsageError(
-            "the job has completed checkpoints, which the first one of a job that starts empty would replace",
+            "the job has completed checkpoints, and a run that starts without state would replace them by its own",
             where=Where(file=str(latest.location.directory)),
-            hint="Start from it (from_snapshot), or give the new job another job_id",
+            hint="Start from this checkpoint (from_snapshot), or give the new job another job_id",
         )
     if snapshot is not None and snapshot.location not in known:
         coordinator.restore(snapshot)

@@ -105,7 +105,7 @@ if TYPE_CHECKING:
 
 
 def parse_output(output: str | StructType | None) -> pa.Schema:
-    """Return the schema of the output.
+    """Return the schema of what a keyed function emits, from a Spark schema or its DDL.
 
     All columns are nullable: in the last row of a subtask, with its acknowledgement, they are null.
     """
@@ -237,7 +237,10 @@ def check_broadcast_states(function: Function, descriptors: Sequence[MapStateDes
 
 
 def find_contents(df: DataFrame, restored: RestoredState | None, element: str | None) -> StateDescriptor:
-    """Describe the contents of windows as a list of the type that the restored state has, else of their elements.
+    """Describe the contents of windows as list state.
+
+    Its elements have the type that they have in the restored state. Without such a state their type follows from the
+    column `element`, or from all columns if `element` is None.
 
     Raises:
         UsageError: the restored contents are no list, or a column has a type that rows of Flink do not have.
@@ -251,7 +254,7 @@ def find_contents(df: DataFrame, restored: RestoredState | None, element: str | 
         )
     if known.state_type != StateKind.LIST or not isinstance(known.value_serializer, ListOf):
         raise UsageError(
-            f"the restored windows hold {known.state_type} state, whose function the snapshot does not have",
+            f"the restored windows hold {known.state_type} state, and the snapshot does not contain its function",
             where=Where(state=WINDOW_CONTENTS),
             hint="Give contents, a ReducingStateDescriptor or AggregatingStateDescriptor",
         )
@@ -602,7 +605,7 @@ _OUTPUT_ROWS = 4096
 
 @dataclass(frozen=True)
 class TaskSnapshot:
-    """The snapshot that the tasks take.
+    """Settings of the checkpoint or savepoint that each task takes of the state of its subtask.
 
     Attributes:
         checkpoint_id: its id.
@@ -850,7 +853,7 @@ class KeyedTask:
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise ValueRangeError(
                 f"what the function emits does not fit its output: {error}",
-                hint="Give the types of its values as output",
+                hint="Declare the types of the emitted values in the argument output",
             ) from error
         yield self._extend(arrays, pa.nulls(len(values), pa.binary()), pa.nulls(len(values), pa.string()))
 
@@ -1110,7 +1113,7 @@ class KeyedRun:
         )
 
     def _plan(self, trigger: CheckpointTrigger) -> TaskSnapshot:
-        """Return the snapshot that the tasks take."""
+        """Return the settings of the snapshot that the tasks take."""
         kind = trigger.properties.checkpoint_type
         is_canonical = isinstance(kind, SavepointType) and kind.format_type is SavepointFormatType.CANONICAL
         is_incremental = self._options.changelog or (

@@ -129,7 +129,8 @@ class KeyedBatches(KeyedSettings):
                 hint="Give each operator a job_id or directory of its own",
             )
         if found == wanted:
-            # The query stopped after the checkpoint, before Spark noted the end of the batch.
+            # The checkpoint of this batch exists: an earlier run of the query took it, and stopped before Spark noted
+            # the end of the batch.
             if self.on_checkpoint is not None:
                 self.on_checkpoint(KeyedProcessResult(None, latest))
             return
@@ -166,7 +167,7 @@ def _name_job(df: DataFrame, uid: str, job_id: str | None) -> str:
         return hashlib.md5(f"{query}/{uid}".encode(), usedforsecurity=False).hexdigest()
     if query is not None:
         raise UsageError(
-            "the id of a streaming query names its checkpoints, so that no other query goes on from them",
+            "job_id is given, but the directory of checkpoints of a streaming query is named by the id of the query",
             hint="Leave job_id out: it is for calls outside of a query",
         )
     return job_id
@@ -232,7 +233,7 @@ def process_available(
         with translate_failures("the stream cannot run", StateError):
             query.awaitTermination()
     except StateError as error:
-        # Spark passes on only the text of what a batch raises.
+        # Spark's exception has only the text of the error that a batch raised: raise the error itself.
         if batches.error is not None and isinstance(error.__cause__, StreamingQueryException):
             raise batches.error from None
         raise
@@ -272,8 +273,8 @@ class _Batches:
         given = [name for name in _PRESET if name in arguments]
         if given:
             raise UsageError(
-                f"the function of the stream sets {', '.join(given)}, which its job sets",
-                hint="Leave it out, and change the description of the job",
+                f"the function of the stream sets {', '.join(given)}, which its job sets already",
+                hint="Leave the argument out, and set the value in the description of the job",
             )
         process = self._make(**arguments)
         self.is_used = True
@@ -287,7 +288,7 @@ class _Batches:
             except Exception as error:
                 # The output is code of the user, which may raise anything.
                 detail = f"The output of batch {batch_id} failed: {type(error).__name__}: {error}"
-                self.error = StateError(detail, hint="Repair it; the next run repeats the batch, with the same id")
+                self.error = StateError(detail, hint="Repair the output function; the next run repeats this batch id")
                 failure = CheckpointFailure(FailureReason.TASK_FAILURE, batch_id + 1, self.error.what)
                 self.error.details = failure.describe()
                 self.error.__cause__ = error

@@ -90,7 +90,7 @@ _READ = (
 def copy_operators(snapshot: Snapshot, operators: Collection[bytes], scratch: Location) -> dict[str, Location]:
     """Copy the remote state files of some operators into a directory of this machine.
 
-    Slices of merged files are not copied: the rest of such a file belongs to others.
+    Slices of merged files are not copied: the rest of such a file belongs to other subtasks or checkpoints.
 
     Args:
         snapshot: the snapshot; it need not be published.
@@ -162,19 +162,22 @@ class MigrationResult:
         """
         changed = [(plan, flow) for plan in self.plans.values() for flow in plan.changed.values()]
         if len(changed) != 1 or len(sources := flowing.find_reads(changed[0][1])) != 1:
-            raise UsageError(f"the migration changes {len(changed)} states, not one", hint="Look at `plans`")
+            raise UsageError(
+                f"`plan` is for one changed state, made of one old state, and the migration changes {len(changed)}",
+                hint="Use `plans`, which has the plan of each operator",
+            )
         plan, flow = changed[0]
         return ValuePlan(plan.shapes[sources[0]].payload, flow.shape.payload, ())
 
 
 @dataclass
 class _Work:
-    """Progress of the migration of one operator.
+    """Plans of the migration of one operator, and what has been written so far.
 
     Attributes:
         plan: plan of its keyed states and timers.
-        whole: plan of all its states.
-        unkeyed: the migration of its operator state.
+        whole: plan of all its states, keyed and operator state.
+        unkeyed: the migration of its operator state (list and broadcast states).
         prove: digest the rows while they are written, for the proof.
         expected: by new name, digests of the expected rows.
         bytes: size of the new files.
@@ -335,7 +338,10 @@ def _read_copies(
 
 
 def note_plans(snapshot: Snapshot, plans: Sequence[tuple[Operator, OperatorPlan]]) -> tuple[str, ...]:
-    """List notes for users before a migration: key groups of an older rule, missing elements, and notes of the plans.
+    """List notes for users before a migration: notes of the plans, and notes about the snapshot.
+
+    The latter are about key groups that Flink would assign to other subtasks today, and about list elements that may
+    be missing in handles.
 
     Raises:
         FormatError: `_metadata` does not fit files of operator state or databases.
@@ -537,7 +543,7 @@ def _prove(spark: SparkSession, work: _Work, result: Snapshot) -> list[ProofRepo
 
 
 def _add_source(run: Runner, works: Sequence[_Work], proof: ProofReport) -> ProofReport:
-    """Add the check of the source's record counts to a proof if key groups of source files are clipped."""
+    """Add to a proof the check that all records of the old files were read, if old subtasks share files."""
     operators = [work.operator for work in works if work.touched]
     check = check_source_whole(operators, run)
     return proof if check is None else replace(proof, checks=(*proof.checks, check))

@@ -117,7 +117,7 @@ def find_state(operator: Operator, name: str) -> NonKeyedState:
 
 
 def list_copies(state: NonKeyedState) -> tuple[NonKeyedSubtaskState, ...]:
-    """Return the subtasks whose handles contain the state."""
+    """Return the copies of a state: one for each subtask whose handle contains it."""
     return tuple(each for each in state.subtask_states if each.number)
 
 
@@ -252,7 +252,7 @@ def to_elements(frame: DataFrame, shape: StateShape) -> DataFrame:
 
 
 def choose_elements(encoder: ElementEncoder, lost: Iterable[str] = ()) -> RowColumns:
-    """Choose the columns of elements or entries to digest; `lost` as in `choose_columns`."""
+    """Choose the columns of list elements or broadcast entries to digest; for `lost` see `choose_columns`."""
     *keys, payload = encoder.types
     kind = encoder.types[payload]
     return choose_payload(RowColumns(tuple(keys) or ("list_index",), _SUBTASKS, "subtask"), payload, kind, lost)
@@ -264,7 +264,7 @@ _SUBTASKS = 1 << 15
 
 @dataclass(frozen=True)
 class _ElementWriter:
-    """Writes the rows of one task.
+    """Writer of the migrated list elements or broadcast entries of one task.
 
     Attributes:
         encoder: encoder of the elements or entries.

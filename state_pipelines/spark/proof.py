@@ -1,10 +1,10 @@
 """The proof of a migration: the new files hold the expected records.
 
-One pass over each side gives a small table per key group, of operator state per subtask: counts and order-independent
-digests of keys and of every column. The expected rows are digested while they are written, and so are the rows that
-they result from wherever these are read field by field; the new files are read back. The way back is computed of that:
-in the same pass where Arrow can do it, else in Spark. Rows are searched only where digests differ, so
-that proving costs less than migrating.
+For each key group (of operator state for each subtask), counts and order-independent digests of keys and of every
+column are compared. The expected rows are digested while they are written, and with them the old rows from which they
+result, if Arrow computes the migration field by field. The new files are read back and digested. From the rows read
+back, the downgrade computes the old rows again: in the same pass if Arrow can do it, else in Spark. Rows are searched
+only where digests differ, so that proving costs less than migrating.
 """
 
 from __future__ import annotations
@@ -103,17 +103,18 @@ if TYPE_CHECKING:
     from state_pipelines.spark.splits import KeyedSplit
 
 COMPARED = (ROW_COUNTS, KEY_SETS, ROUND_TRIP, READ_BACK)
-"""Checks that hold if their two sides have equal digests."""
+"""Checks that hold if the expected rows and the rows that were found have equal digests."""
 
 
 @dataclass(frozen=True)
 class GroupResult:
-    """The result of one comparison in one group.
+    """Result of comparing the rows of a state with the expected ones, in one key group or subtask.
 
     Attributes:
         state: its name.
         group: the key group, or a bucket of keys if keys have changed their key group; of operator state the subtask.
-        values: by check, tuples of the name of a compared value and its texts on the two sides.
+        values: by check, tuples of the name of a compared value, its expected text and its text in the written or
+            downgraded rows.
         records: number of written records; None for a comparison of downgraded rows with the old state.
         misfiled: records in another key group than their hash gives.
         unhashed: records whose hash is not known, so that their key group is not checked.
@@ -136,12 +137,12 @@ def name_values(columns: RowColumns) -> dict[str, str]:
 def compare_sums(
     names: Mapping[str, str], before: Mapping[str, int] | None, after: Mapping[str, int] | None
 ) -> list[tuple[str, str, str]]:
-    """List the compared values: readable name, text of the one side, text of the other.
+    """List the digests that are compared, each as (readable name, text of the expected one, text of the found one).
 
     Args:
         names: readable names, by name of the digest.
-        before: digests of the one side, by name; None for a side without rows.
-        after: the same for the other side.
+        before: digests of the expected rows, by name; None if there are no rows.
+        after: digests of the rows that were found, likewise.
     """
     return [(what, _to_text(name, before, "before"), _to_text(name, after, "after")) for name, what in names.items()]
 
@@ -150,18 +151,18 @@ def _to_text(name: str, side: Mapping[str, int] | None, word: str) -> str:
     if side is None:
         return "none"
     if name not in side:
-        # This text differs from any value of the other side.
+        # The text contains `before` or `after`, so that it differs from every text with which it is compared.
         return f"not there {word}"
     return str(side[name]) if name == ROWS else f"{side[name]:016x}"
 
 
 def differ(results: Sequence[GroupResult], check: str) -> bool:
-    """Return whether the two sides of a check differ anywhere."""
+    """Return whether a check has found a difference between the expected and the found rows in any group."""
     return any(before != after for each in results for _, before, after in each.values.get(check, ()))
 
 
 def find_failed(results: Sequence[GroupResult], check: str, state: str) -> tuple[set[str], list[int]]:
-    """Find the digests of a state that differ in a check: their names, and the key groups or subtasks."""
+    """Return the names of the digests of a state that differ in a check, and the key groups or subtasks of the rows."""
     names: set[str] = set()
     groups: set[int] = set()
     for result in results:
@@ -181,7 +182,7 @@ def make_check(
     description: str,
     notes: Sequence[str] = (),
 ) -> ProofCheck:
-    """Make a check of `COMPARED`.
+    """Make the result of one of the checks in `COMPARED` from the comparisons in all key groups or subtasks.
 
     Args:
         name: of the check.
@@ -238,7 +239,7 @@ _MISSING, _UNEXPECTED, _DIFFERING = "missing", "unexpected", "differing"
 
 @dataclass(frozen=True)
 class DifferingRows:
-    """Rows that differ.
+    """Rows for which a proof has found a difference: their numbers, and examples.
 
     Attributes:
         counts: how many, of each kind.
@@ -308,7 +309,7 @@ def find_rows(
         )
         union = own if union is None else union.unionByName(own, allowMissingColumns=True)
     assert union is not None
-    # Groups, not joins: a namespace may be null, and a key may occur twice on one side.
+    # Rows are matched by grouping: a join would match no null namespaces, and multiply rows whose key occurs twice.
     pair = F.struct(_COMPARED, _VALUE)
     together = union.groupBy(*identity).agg(
         *(F.first(name, ignorenulls=True).alias(name) for name in shown),
@@ -365,7 +366,7 @@ def _show_value(frame: DataFrame, fields: Sequence[str] = (), *, timed: bool) ->
         columns.append(F.when(payload.isNotNull(), value).alias("value"))
     if timed and hidden(TTL_COLUMN) in frame.columns:
         columns.append(F.col(hidden(TTL_COLUMN)).alias("ttl_last_access"))
-    # Timers have keys only.
+    # Timers have no columns besides their keys: their value is an empty JSON object.
     return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}) if columns else F.lit("{}")
 
 
@@ -591,7 +592,7 @@ Returned = tuple["RowColumns", "Sums"]
 
 @dataclass(frozen=True)
 class KeyedStates:
-    """Keyed states and timers: compared by key group, rows identified by their keys.
+    """Keyed states and timers in a proof: compared by key group, rows identified by their keys.
 
     Attributes:
         before: the old operator.
@@ -649,8 +650,8 @@ class KeyedStates:
             made, shared = share_digests(columns, expected.columns, way.carried, whole=way.whole)
             came = Digested()
             if made.fields != ():
-                # The first of these passes digests the written rows as well, if they are identified by the bytes of
-                # their keys.
+                # The new state is read once for each old state that it is downgraded to. The first of these passes also
+                # digests the new rows as stored, if they are identified by the bytes of their keys.
                 beside = expected.columns if written is None and "key_bytes" in expected.columns.keys else None
                 came, read = digest_back(self.spark, splits, FieldwiseRows(way, compared), made, beside)
                 written = read if beside is not None else written
@@ -689,7 +690,7 @@ def _join_sides(came: Digested, written: Digested, shared: dict[str, str]) -> Su
 
 @dataclass(frozen=True)
 class OperatorStates:
-    """List and broadcast states: compared by subtask; see `KeyedStates` for attributes and methods."""
+    """List and broadcast states in a proof: compared by subtask; see `KeyedStates` for attributes and methods."""
 
     spark: SparkSession
     before: Operator
@@ -842,7 +843,8 @@ class _Prover:
             old = self.states.spread(name, back.shape, old)
             is_timer = back.shape.kind == StateKind.TIMER
             names = {DIGEST_KEYS if is_timer else ROWS: f"{'timers' if is_timer else 'records'} of {back.old}"}
-            # The names of both sides are compared, so that a value that one side lacks counts as different.
+            # The digests of the old and of the downgraded rows may have different names: one that only one of them has
+            # counts as a difference.
             names |= name_values(columns) | name_values(came)
             for group in sorted({*old, *sums}):
                 values = {ROUND_TRIP: compare_sums(names, old.get(group), sums.get(group))}

@@ -81,7 +81,7 @@ HASHED = "hashed_key_group"
 
 @dataclass(frozen=True)
 class RowColumns:
-    """The columns of rows that are digested.
+    """The columns of a state's rows that a proof digests.
 
     Attributes:
         keys: columns that identify a row.
@@ -91,8 +91,8 @@ class RowColumns:
         payload: the column of the payload; timers have none.
         kind: Arrow type of the payload.
         fields: digested fields of the payload; None to digest it as one value.
-        lost: dotted paths of nested fields that are left out of the digests.
-        times: whether rows carry the time of their last access.
+        lost: dotted paths of fields that are left out of the digests, because a revision declares their loss.
+        times: whether the times of the last access are digested too.
     """
 
     keys: tuple[str, ...]
@@ -280,8 +280,8 @@ class WrittenDigest:
             return
         identities = self._expected.add(new)
         if self._wanted.old is not None and self._old is not None:
-            # The identities can be used again if both sides have the same identifying columns: keys and indexes are
-            # unchanged.
+            # If the same columns identify old and new rows, keys and indexes are unchanged: then the identities of the
+            # new rows are those of the old rows.
             self._old.add(old, identities if self._wanted.old.keys == self._wanted.expected.keys else None)
 
     def take(self, batches: Iterable[pa.RecordBatch], types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
@@ -351,7 +351,7 @@ class ExpectedDigests:
 
     @cached_property
     def old_sums(self) -> Sums:
-        """Digests of the rows of `source`, with the carried ones."""
+        """Digests of all columns of the rows of `source`; those of unchanged columns are taken from the new rows."""
         expected = self.digested.sums
         return {
             group: {old: expected[group][new] for old, new in self.carried} | sums
@@ -395,7 +395,7 @@ def share_digests(
         (remaining columns, names of digests with their names among the others).
     """
     if (columns.keys, columns.groups) != (others.keys, others.groups):
-        # Digests of values can only be shared by rows with the same identifying columns, on which they depend.
+        # The digest of a value depends on the columns that identify its row: other rows must have the same columns.
         return columns, {}
     fields = columns.fields if columns.fields is not None else (VALUES,)
     pairs = zip(fields, fields, strict=True) if whole else carried
@@ -543,7 +543,7 @@ def _find_window_rules(shapes: Mapping[str, StateShape]) -> Iterator[_Rule]:
     if contents is None or contents.kind == StateKind.TIMER or not _is_basic(contents.namespace, *_TIME_WINDOWS):
         return
     own = tuple(name for name in timers if shapes[name].namespace == contents.namespace)
-    # WindowOperator.registerCleanupTimer: a window without a timer is never removed.
+    # WindowOperator.registerCleanupTimer: every window needs a timer, without which it is never removed.
     if own:
         yield _lacking("windows with contents have no timer", (WINDOW_CONTENTS,), own)
 
@@ -619,9 +619,10 @@ def _find_join_rules(states: _States) -> Iterator[_Rule]:
 
 
 def _find_join_columns(shape: StateShape) -> tuple[str | None, str | None] | None:
-    """Return SQL for the number of times that a row of a side occurs, and for the number of its matches.
+    """Return SQL for the number of times that a row of an input of a join occurs, and for the number of its matches.
 
-    Either is None if the state does not have the number. Return None if the state is not one of a join.
+    `shape` is that of the state that holds the rows of one input. One of the two is None if the state does not have
+    the number. Return None if the state is not one of a join.
     """
     payload, of = shape.payload, PAYLOAD
     match shape.kind, payload:

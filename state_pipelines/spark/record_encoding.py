@@ -108,7 +108,7 @@ class RecordSpillWriter:
 
 @dataclass(frozen=True)
 class Written:
-    """Files written for a state.
+    """Spills that tasks have written for a state, with digests of its old and new rows.
 
     Attributes:
         spills: one file per task that had rows.
@@ -272,7 +272,7 @@ EXAMPLES = 10
 
 @dataclass(frozen=True)
 class EncodedState:
-    """Files written for a state.
+    """Spills that have been written for a new state, and the digests that its proof needs.
 
     Attributes:
         spills: one file per task that had rows.
@@ -285,7 +285,7 @@ class EncodedState:
 
 @dataclass(frozen=True)
 class PlannedRewrite:
-    """A state whose rows go straight into the new files.
+    """A state whose rows are written straight into the new files, without spills.
 
     Attributes:
         source: name of the old state.
@@ -301,7 +301,7 @@ class PlannedRewrite:
 def plan_encoding(
     reader: StateFrames, plan: OperatorPlan, name: str, writer: RecordSpillWriter, *, prove: bool
 ) -> StateEncoding:
-    """Choose how the rows of a new state are made.
+    """Choose whether Arrow computes the rows of a new state field by field, or Spark computes them as a whole.
 
     Args:
         reader: reader of the old states.
@@ -477,8 +477,8 @@ class StateWriter(DataSourceArrowWriter):
         spills = tuple(spill for spill in found if spill is not None)
         with SnapshotTransaction(self.target) as transaction:
             self.plan.write(transaction, _name_spills(self.plan, spills))
-            # The spills are removed before publication: if that fails, nothing is published, and `abort` removes them
-            # again.
+            # The spills are removed before the savepoint is published: if the removal fails, nothing is published, and
+            # `abort` tries again to remove them.
             remove_directory(self.scratch)
             transaction.commit()
 

@@ -83,7 +83,7 @@ def find_java() -> Path:
 
 
 def read_version(java: Path) -> int | None:
-    """Return the major version of a `java` program; None if it does not run or is older than 9.
+    """Return the major version of a `java` program; None if it does not run. Java 8 and older give 1 or None.
 
     Read from the file `release` of the runtime, or else from the list of modules that the program prints.
     """
@@ -212,7 +212,7 @@ def locate_class_data(java: Path) -> ClassData:
 
 
 def make_class_data(java: Path) -> ClassData:
-    """Rebuild the archive: in a session of its own, do what the pipelines do, and keep the classes.
+    """Rebuild the archive of Spark's classes: those that a session loads when it does what the pipelines do.
 
     Archive and launcher are moved to their final paths when they are complete. Archives of the same installation of
     Java and Spark from before an update are removed.
@@ -227,7 +227,7 @@ def make_class_data(java: Path) -> ClassData:
             directory = Path(name)
             _record(java, directory)
             _dump(java, directory, made)
-            # A session that starts meanwhile finds the old files or the new ones.
+            # Renaming is atomic: a session that starts meanwhile finds complete files.
             program = made.home / "bin" / "java"
             program.parent.mkdir(parents=True, exist_ok=True)
             (directory / _ARCHIVE).replace(made.archive)
@@ -245,7 +245,10 @@ def make_class_data(java: Path) -> ClassData:
 
 
 def _record(java: Path, directory: Path) -> None:
-    """Run a session that writes into `directory` its classes, its class path, and the class paths of scripts."""
+    """Run a Spark session that writes lists of its classes, of its class path, and of the class paths of scripts.
+
+    The files are in `directory`.
+    """
     launcher = directory / "recording" / "bin" / "java"
     launcher.parent.mkdir(parents=True)
     launcher.write_text(make_launcher(java, _RECORDED.format(file=shlex.quote(str(directory / "paths")))))
@@ -286,7 +289,7 @@ def _dump(java: Path, directory: Path, made: ClassData) -> None:
 
 
 def _join_path(path: str) -> str:
-    """Remove repeated entries from a class path: Java drops them when it makes an archive, and misses them later."""
+    """Remove repeated entries from a class path: Java stores the path in the archive without them, and compares it."""
     return os.pathsep.join(dict.fromkeys(path.strip().split(os.pathsep)))
 
 
@@ -307,7 +310,7 @@ def _identify_installation(java: Path) -> str:
 
 
 def _identify_content(java: Path) -> str:
-    """Return a digest of everything with which an archive becomes invalid: Java, Spark's jars, the launcher script."""
+    """Return a digest that changes when an archive becomes invalid: of Java, Spark's jars and the launcher script."""
     files = sorted(_jar_directory().glob("*.jar"))
     release = java.resolve().parents[1] / "release"
     stats = [(each.name, each.stat()) for each in (java, release, *files) if each.exists()]
@@ -339,7 +342,8 @@ _DAEMON = "import sys; sys.path.append({root!r}); from state_pipelines.spark.dae
 def start_workers() -> dict[str, str]:
     """Start a server from which Spark's workers are forked; return the environment variables that make Spark use it.
 
-    Only Linux shows how many threads a process has. On other systems Spark starts this interpreter for its workers.
+    A process may only be forked as long as it has one thread, and only Linux shows the number of threads. On other
+    systems Spark starts this interpreter for its workers.
 
     Raises:
         UsageError: the cache directory cannot be written.
@@ -462,11 +466,11 @@ def _session_options(cores: int, memory: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        # Otherwise every call that makes a column asks Java ten times more, to note its line in the Python code.
+        # Otherwise every call that makes a column calls Java ten times more, to note its line in the Python code.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Two rounds of tasks level out skew; Spark's default of 200 is for clusters.
         "spark.sql.shuffle.partitions": str(2 * cores),
-        # Spark creates this directory with its first table; by default that is below the current one.
+        # Spark creates this directory with its first table; by default below the working directory.
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir(), f"spark-warehouse-{os.getpid()}").as_uri(),
     }
 
@@ -482,7 +486,7 @@ _JAVA_OPTIONS = (
     "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
 # Rows live only for a moment. With a small space for new objects, which grows if objects live longer, the same memory
-# is written again and again. Spark does not start with a heap smaller than three times this size.
+# is written again and again. The size always fits: Spark does not start with a heap smaller than three times as much.
 _NEW = "-XX:NewSize=150m"
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 OWN_CONFIGURATION = (
@@ -647,7 +651,11 @@ def _look_at(interpreter: str, environment: tuple[tuple[str, str], ...]) -> tupl
 
 
 def _check_remote(spark: SparkSession) -> None:
-    """Run one task that imports this package; once per application."""
+    """Check with one task per application that the Python workers of a cluster can import this package.
+
+    Raises:
+        UsageError: a module is missing there.
+    """
     application = spark.sparkContext.applicationId
     if application in _CHECKED:
         return
@@ -749,7 +757,7 @@ def exercise(spark: SparkSession) -> None:
 def main() -> None:
     """Record a session: its `JAVA_HOME` is the first argument, the directory for what is recorded the second."""
     home, directory = sys.argv[1], Path(sys.argv[2])
-    # Classes that Java loads from an archive are not listed.
+    # Archives are off: Java does not list the classes that it loads from an archive.
     options = f"-Xshare:off -XX:DumpLoadedClassList={directory / 'classes'}"
     session = create_session(
         "state-pipelines prepare", memory="1g", conf={"spark.driver.extraJavaOptions": options}, java_home=Path(home)

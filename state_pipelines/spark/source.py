@@ -59,7 +59,7 @@ _SPLITS = (KeyedSplit, OperatorSplit, BytesSplit, NonKeyedSplit, UnreadableSplit
 
 
 class FlinkStateSource(DataSource):
-    """The format `flink-state`; see `StateOptions` for its options."""
+    """Data source of the format `flink-state`; see `StateOptions` for its options."""
 
     # Spark asks for the schema and plans each read in processes of their own, to which it sends this object. With the
     # opened state in it, they need not read metadata and headers again.
@@ -158,7 +158,10 @@ formats of all its keyed state.
 
 
 class FlinkStateMetadataSource(DataSource):
-    """The format `flink-state-metadata`; options `path`, `count` (entries and bytes too) and those of `open_with`."""
+    """Data source of the format `flink-state-metadata`, whose rows describe states.
+
+    Options: `path`, `count` (entries and bytes too), and those of `open_with`.
+    """
 
     @classmethod
     def name(cls) -> str:

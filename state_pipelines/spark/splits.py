@@ -294,7 +294,7 @@ class NonKeyedSplit(InputPartition):
 
 @dataclass(frozen=True)
 class UnreadableSplit(InputPartition):
-    """A file that cannot be opened; the rows of other files are in other splits.
+    """Split for a file that cannot be opened; the rows of other files are in other splits.
 
     Attributes:
         error: the error that reading raises.
@@ -477,7 +477,7 @@ def split_non_keyed(state: NonKeyedState, options: StateOptions) -> Iterator[Non
         UsageError: key groups are asked for.
     """
     if options.key_groups is not None:
-        raise UsageError("the option keyGroups is for keyed state", hint="Operator state has no key groups")
+        raise UsageError("the option keyGroups is for keyed state only", hint="Leave it out for operator state")
     for subtask_states, table in state.split(options.split_size, options.table):
         yield NonKeyedSplit(subtask_states, table, (state.operator.label, state.name))
 

@@ -93,7 +93,7 @@ def migrate_query(
         snapshot: savepoint of the old query, or its path; it is not changed.
         target: directory of the new savepoint, which must not exist.
         flink_home: directory of the Flink that compiles scripts.
-        flink: release line that it has to be of.
+        flink: release line that this Flink must have, such as 1.20.
         jars: of connectors, formats and functions.
         match: by uid of an operator of the old plan, the uid of the operator of the new plan that gets its state, where
             several could.
@@ -171,7 +171,10 @@ def migrate_query(
 def _take_template(
     plan: str, flink_home: str | None, flink: str | None, jars: Sequence[str], scratch: str | None
 ) -> Snapshot:
-    """Take the savepoint of a plan's new job in a cluster, and open it; its files may go once the headers are read."""
+    """Run a job with the new plan in a cluster, take its savepoint, and open it.
+
+    All headers are read here, because the files are removed at the end; the comparison needs no more of them.
+    """
     local = scratch if scratch is not None and is_local(resolve(scratch)) else None
     with TemporaryDirectory(prefix="state-pipelines-", dir=local) as directory:
         with open_cluster(flink_home, flink, jars) as take:

@@ -64,7 +64,7 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def spark_arrow_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` in types that Spark takes."""
+    """Return `schema` with types that Spark has (see the module's table)."""
     return pa.schema([pa.field(each.name, _spark_type(each.type), each.nullable) for each in schema])
 
 
@@ -222,7 +222,7 @@ def _cast_fields(column: Column, source: StructType, target: StructType, path: s
 
 
 def _is_same(source: DataType, target: DataType) -> bool:
-    """Return whether two types are the same except for what may be null."""
+    """Return whether two types are the same apart from their nullability."""
     match source, target:
         case StructType(), StructType():
             return source.names == target.names and all(
@@ -388,7 +388,7 @@ def conform_value(column: Column, source: DataType, row: Layout, plain: Layout, 
     try:
         return cast_by_name(column, source, layout_type(row), path)
     except MigrationError as error:
-        error.hint = "Opaque values (Kryo and the like) are passed on as bytes here; give either all of them or none"
+        error.hint = "Some opaque values (Kryo and the like) are given as bytes: give all of them as bytes, or none"
         raise
 
 
@@ -405,7 +405,7 @@ def _holds_bytes(kind: DataType) -> bool:
 
 
 def compares_bytes(flow: Flow, back: Return, plan: OperatorPlan) -> bool:
-    """Return whether a round trip of an old state is proven by the bytes of its opaque values.
+    """Return whether a round trip of an old state is proven by the bytes of its opaque values (such as Kryo objects).
 
     It is if upgrade and downgrade pass on all opaque values as bytes. Otherwise decoded values are compared.
 
@@ -419,7 +419,7 @@ def compares_bytes(flow: Flow, back: Return, plan: OperatorPlan) -> bool:
 
 
 def writes_opaque(flow: Flow, layouts: LayoutContext) -> bool:
-    """Return whether a flow encodes opaque values, instead of passing on their bytes.
+    """Return whether a flow encodes opaque values (such as Kryo objects), instead of passing on their bytes.
 
     Equal values may then have different bytes, because hash maps and shared references can be encoded in several ways.
     """

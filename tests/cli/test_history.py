@@ -234,7 +234,7 @@ def test_nothing_to_draft_writes_nothing(call: Callable[..., Called], tmp_path: 
     ("arguments", "message"),
     [
         (("-m", "!"), "no words to name the revision after"),
-        (("-m", "x", "--autogenerate"), "wants the snapshot"),
+        (("-m", "x", "--autogenerate"), "needs the snapshot"),
         (("snapshot", "-m", "x"), "Add --autogenerate"),
     ],
 )

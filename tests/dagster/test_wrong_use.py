@@ -378,7 +378,7 @@ def test_a_schedule_names_the_storage(unreachable: Deployment, tmp_path: Path) -
         ({"roots": 7}, "roots"),
         ({"migrate_to": "base"}, "migrate_to"),
         ({"stream": {"definition": "x.py", "directory": "y"}}, "stream.definition"),
-        ({"new_query": "new.sql"}, "set plans to it"),
+        ({"new_query": "new.sql"}, "set plans to its one file"),
         ({"jars": ("functions.jar",)}, "jars has no effect without plans"),
         ({"new_query": "new.sql", "plans": ("old.sql",), "migrations": "m"}, "new_query exclude each other"),
         ({"retention": {"keep": 3}}, "retention"),

@@ -285,7 +285,7 @@ def test_what_is_not_possible_is_refused_before_anything_runs(key: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({CHECKPOINTING + "min-pause": "1 h"}, "a run takes one"),
+        ({CHECKPOINTING + "min-pause": "1 h"}, "takes a single checkpoint"),
         ({"execution.checkpointing.timeuot": 3}, "Check the spelling"),
         *(({f"state.backend.rocksdb.{name}": "no"}, name) for name in ("localdirs", *FIXED)),
     ],
@@ -294,6 +294,6 @@ def test_a_run_refuses_what_it_cannot_do(options: dict[str, Any], message: str) 
     options = {"state.backend.type": "rocksdb"} | options
     with pytest.raises((UsageError, UnsupportedError), match=re.escape(message)):
         step(options).run(NOTHING)
-    if message != "a run takes one":
+    if message != "takes a single checkpoint":
         with pytest.raises((UsageError, UnsupportedError), match=re.escape(message)):
             stream(options)

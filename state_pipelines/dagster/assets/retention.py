@@ -57,7 +57,7 @@ _COLUMNS = [
 
 
 def build_retention_plan(job: FlinkJob) -> dg.AssetsDefinition:
-    """The asset `retention_plan` of a job."""
+    """Build the asset `retention_plan` of a job."""
     checks = {
         APPLIED: "Nothing is left to delete; else: how to apply it.",
         KNOWN: "Every _metadata can be read; otherwise shared files stay.",
@@ -108,11 +108,12 @@ def make_plan(job: FlinkJob) -> RetentionPlan:
     return plan_retention(
         find_roots(job),
         policy,
-        # Without grace, one pass finds the orphans. Applying the plan later is the second pass.
+        # A path is deleted only if two passes, a grace period apart, plan its deletion. This plan is the first pass, so
+        # it need not wait; applying the plan later is the second pass.
         grace=timedelta(0),
         path_mapping=job.reach,
         audit_log=job.retention_runs.audit_log,
-        # Stored references are enough for a plan: applying it reads all snapshots again.
+        # A plan may use the references that earlier plans have stored: applying it reads all snapshots again.
         references=join(resolve(find_roots(job)[0]), RETENTION_DIRECTORY, f"references-{job.name}.parquet"),
     )
 
@@ -241,7 +242,7 @@ class ApplyConfig(dg.Config):
 
 
 def build_applied_retention(job: FlinkJob) -> dg.AssetsDefinition:
-    """The asset `applied_retention` of a job."""
+    """Build the asset `applied_retention` of a job."""
     checks = {
         AGREED: "The plan of the run has the fingerprint that was asked for.",
         DONE: "No path was kept, refused by the storage or beyond a limit.",

@@ -240,7 +240,7 @@ class SavepointMaker(ABC, Generic[_Config]):
         return None
 
     def describe(self, job: FlinkJob) -> Mapping[str, object]:
-        """Return the metadata of the definition."""
+        """Return metadata for the definition of the asset, by default none."""
         return NO_METADATA
 
     def build(self, job: FlinkJob) -> dg.AssetsDefinition:
@@ -578,7 +578,7 @@ class MigratedSavepoint(SavepointMaker[MigrationRunConfig]):
             run.name_target(revision),
             suites=() if job.expectations is None else load_suites(job.expectations),
             project=None if job.expectations is None else find_project(job.expectations, job.data_docs),
-            # The directory of revisions is configured by the people who deploy the code, so both are trusted.
+            # The people who deploy the code also choose the directory of revisions, so its SQL and Python are trusted.
             allow_sql=True,
             allow_python=True,
             spark=run.spark.session,
@@ -802,7 +802,7 @@ def describe_checkpoint(result: "KeyedProcessResult", config: CheckpointConfig, 
 
 
 def _check(report: "AuditReport") -> Iterator[dg.AssetCheckResult]:
-    """Yield the results of the checks; what cannot be judged is a warning."""
+    """Yield the results of the asset's checks from the audit of a checkpoint; undetermined findings are warnings."""
     grave = [each for each in report.findings if each.severity in (Severity.ERROR, Severity.UNDETERMINED)]
     for name, (properties, _) in CHECKPOINT_CHECKS.items():
         found = [each for each in grave if each.property in properties]

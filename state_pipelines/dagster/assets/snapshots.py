@@ -736,7 +736,7 @@ class AuditConfig(dg.Config):
 
 
 def build_restore_audit(job: FlinkJob) -> dg.AssetsDefinition:
-    """The asset `restore_audit` of a job."""
+    """Build the asset `restore_audit` of a job."""
 
     @flink_asset(
         job,
