@@ -51,7 +51,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Buffer:
-    """A buffer of an aggregate call.
+    """A buffer of an aggregate call: a value that its function keeps in the accumulator.
 
     Attributes:
         function: function of the call, such as SUM.
@@ -102,7 +102,8 @@ class DistinctView:
     Attributes:
         column: its column in the accumulator, which holds nothing in a savepoint.
         arguments: types of the arguments.
-        calls: texts of the calls that it serves, in order. The position of a call is its bit in the values of the view.
+        calls: texts of the calls that it serves, in order. The position of a call is its bit in the values of the view,
+            or its index among the counts if rows are retracted.
     """
 
     column: PlannedColumn
@@ -127,7 +128,7 @@ class Accumulator:
 
     @property
     def row(self) -> tuple[PlannedColumn, ...]:
-        """All columns of the row."""
+        """All columns of the accumulator row: buffers, then views."""
         return (*self.columns, *(each.column for each in self.views))
 
 

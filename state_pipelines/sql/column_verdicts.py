@@ -57,8 +57,8 @@ def compare_rows(
         if len(found) == len(rows):
             source: PlannedRow | None = found[number]
         else:
-            # The layouts may have different numbers of rows: one has only the row itself, the other one also a key that
-            # is computed from the row. The row itself is the last one.
+            # Only one of the two layouts also has a key that is computed from the row, and so one row more. The row
+            # itself is the last one in both layouts.
             source = found[-1] if found else None
         if source is None:
             continue
@@ -68,7 +68,7 @@ def compare_rows(
             yield from _compare_accumulators(old, new, pair, number, row, bare, source, views)
         else:
             verdicts = _compare_kept_rows(pair, number, row, bare, source, is_key=is_key)
-            # The key is computed from the row, which keeps all columns: a column that only the key lacks is not lost.
+            # The key is computed from the row: old columns that the key lacks are still in the row, so not dropped.
             yield from (each for each in verdicts if not (is_derived and each.verdict is Verdict.DROPPED))
 
 
@@ -409,7 +409,7 @@ def _is_same_call(one: PlannedColumn, other: PlannedColumn) -> bool:
 
 
 def _explain_empty(column: PlannedColumn, source: PlannedRow, state: PlannedState) -> str:
-    """Explain a buffer that starts empty; name an old call of the same function with a similar argument."""
+    """Explain until when a buffer that starts empty is partial; name an old call with a similar argument."""
     end = describe_end(state)
     mine = column.buffer
     if mine is None:

@@ -83,7 +83,7 @@ def _start_empty(operator: PlannedOperator, node: NodeSignature, matches: NodeMa
     return OperatorVerdict(None, operator, Verdict.EMPTY, states, exact=False, reasons=tuple(reasons))
 
 
-# Verdicts on the operators of two nodes that were matched.
+# Verdicts on the operators of a pair of nodes (an old and a new one).
 
 
 def _compare_nodes(
@@ -315,7 +315,7 @@ def _find_changes(old: NodeSignature, new: NodeSignature) -> Iterator[str]:
     if old.kind in JOINS:
         yield from _find_join_changes(old, new)
     elif old.bare_task != new.bare_task and old.kind != "rank" and not _is_shortened(old, new):
-        # In these texts, inputs are named `#0` and `#1`.
+        # These texts call the inputs `#0` and `#1`: replace that by words for the user.
         one, other = (_INPUT.sub("its input", each.bare_task) for each in (old, new))
         yield f"its task changes from {one} to {other}: rows from before were handled by the old one"
 

@@ -33,7 +33,7 @@ class PlanNode:
     Attributes:
         id: number of the node, unique in the plan.
         kind: its type without prefix and version, such as `group-aggregate`.
-        version: of the type.
+        version: version of the type.
         description: as EXPLAIN shows the node.
         inputs: ids of the nodes whose rows it reads, in order.
         row: names and types of the columns that it emits; None where the type is not known.
@@ -50,7 +50,7 @@ class PlanNode:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that it emits."""
+        """Names of the columns that the node emits."""
         return () if self.row is None else self.row.names
 
     def indices(self, name: str) -> tuple[int, ...]:
@@ -81,7 +81,7 @@ class PlanNode:
 
 @dataclass(frozen=True)
 class Plan:
-    """A compiled plan.
+    """A compiled plan of a SQL job: its nodes, and the options of its script.
 
     Attributes:
         flink_version: release line that compiled it, such as `2.2`.
@@ -120,7 +120,7 @@ def load_plan(path: str) -> Plan:
 
 
 def read_plan(text: str) -> Plan:
-    """Read a compiled plan.
+    """Read a compiled plan from its JSON text.
 
     Raises:
         FormatError: the text is not a compiled plan; the message names the node.
@@ -203,7 +203,7 @@ def reading_fields(node: PlanNode) -> Iterator[None]:
         yield
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise FormatError(
-            f"node {node.id} ({node.kind}) of the plan has not the inputs or the fields of its kind: {error}",
+            f"node {node.id} ({node.kind}) of the plan lacks inputs or fields that its kind has: {error}",
             hint=_HINT,
         ) from error
 
@@ -225,7 +225,7 @@ def read_type(value: object) -> LogicalType:
 
 def _read_type(value: object, depth: int) -> LogicalType:
     if depth > _MOST_DEPTH:
-        raise FormatError("types nest too deep")
+        raise FormatError("a type of the plan is nested too deep")
     if isinstance(value, str):
         return parse_sql_type(value)
     if not isinstance(value, Mapping) or not isinstance(value.get("type"), str):

@@ -1,4 +1,4 @@
-"""Columns of an accumulator out of those of another: the same buffers, AVG from SUM and COUNT, functions of a view."""
+"""Derivations of the columns of an accumulator from the old state: equal buffers, other buffers, values of a view."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DerivedColumn:
         derivation: how the column is computed.
         indices: indices of the columns of the old row that it is computed from, in the order of the derivation's
             operands.
-        view: name of the old state whose values are folded; None without.
+        view: name of the old state whose values are aggregated; None if the column is computed from columns.
         reason: explanation for users; empty if the value is the same.
     """
 
@@ -49,7 +49,7 @@ def derive_column(
         new: the column.
         old: columns of the old accumulator.
         views: old states that hold all values of DISTINCT, MAX or MIN calls.
-        counts: whether these states have usable numbers of rows by value, which a query that retracts needs.
+        counts: whether the numbers of rows by value in these states are right, as a query that retracts needs them.
         used: indices of old columns that earlier columns were copied from; a column that is copied is added.
     """
     same = [index for index, each in enumerate(old) if each.meaning == new.meaning]
@@ -67,7 +67,7 @@ def derive_column(
 
 
 def _compare_buffers(old: LogicalType, new: LogicalType) -> Derivation | None:
-    # Both buffers are of the same call, so a type that neither plan states is the same.
+    # Both buffers are of the same call. So if neither plan gives the type, it is the same type.
     return Derivation.COPY if old == new == UNRESOLVED else compare_types(old, new)
 
 
@@ -120,7 +120,7 @@ def _is_widened(old: PlannedColumn, new: PlannedColumn) -> bool:
 
 
 def _derive_buffer(buffer: Buffer, new: PlannedColumn, old: Sequence[PlannedColumn]) -> DerivedColumn | None:
-    """Compute a buffer from old buffers of other calls with the same argument, such as a SUM from AVG's sum."""
+    """Derive a buffer from old buffers of other calls with the same argument, such as a SUM from AVG's sum."""
     if buffer.function in ("COUNT",) or buffer.role is Role.COUNT:
         index = _find_count(buffer, old)
         return None if index is None else _derived(Derivation.COPY, (index,), old)
@@ -130,7 +130,7 @@ def _derive_buffer(buffer: Buffer, new: PlannedColumn, old: Sequence[PlannedColu
     cast = compare_types(replace(old[sum_of].type, nullable=True), replace(new.type, nullable=True))
     is_float = old[sum_of].type.root in FLOATS
     if cast not in (*UNCHANGED, Derivation.WIDEN, Derivation.CHECK) or (is_float and cast not in UNCHANGED):
-        # Sums of FLOAT and of DOUBLE are rounded differently.
+        # Sums of FLOAT and of DOUBLE are rounded differently, so one cannot be cast to the other.
         return None
     if buffer.function != "SUM" or buffer.role is not Role.VALUE:
         return _derived(Derivation.SUM_OR_ZERO, (sum_of,), old)
@@ -159,7 +159,7 @@ def _find(old: Sequence[PlannedColumn], buffer: Buffer, wanted: Sequence[tuple[s
 
 
 def _find_count(buffer: Buffer, old: Sequence[PlannedColumn]) -> int | None:
-    """Find an old count of the argument's values that are not NULL; if none can be NULL, a count of rows will do."""
+    """Find an old count of the argument's non-NULL values; if they cannot be NULL, a count of all rows will do."""
     counts = (("COUNT", Role.VALUE), ("AVG", Role.COUNT), ("SUM", Role.COUNT))
     found = _find(old, buffer, counts)
     if found is not None or buffer.distinct:
@@ -196,7 +196,7 @@ _FOLDS: Mapping[tuple[str, Role], Derivation] = {
 def _fold_view(
     buffer: Buffer, new: PlannedColumn, views: Sequence[PlannedState], *, counts: bool
 ) -> DerivedColumn | None:
-    """Derive a call from the view with all values of its arguments; return None if that is not possible."""
+    """Derive a buffer from the state with all values of its argument (a view); return None if that is not possible."""
     how = _FOLDS.get((buffer.function, buffer.role))
     extreme = how in (Derivation.FOLD_MAX, Derivation.FOLD_MIN)
     if how is None or buffer.filter or not (buffer.distinct or extreme):

@@ -38,12 +38,12 @@ _NAMES = ("internalName", "systemName", "catalogName", "class")
 
 
 def render_expression(value: object, columns: Sequence[str], *, depth: int = 0) -> str:
-    """Return an expression as text.
+    """Return an expression of a plan as text, over the texts of the columns of its input.
 
     Args:
         value: JSON of the plan.
         columns: text of each column of the input.
-        depth: of the expression inside others.
+        depth: number of expressions that this one is nested in.
     """
     if not isinstance(value, Mapping) or depth > _MOST_DEPTH:
         return _render_json(value)
@@ -199,7 +199,7 @@ _DEFAULT_PATH = ("default_catalog", "default_database")
 _IDENTIFIER = re.compile(r"`((?:[^`]|``)*)`")
 _REPEATED = re.compile(r"\b(other|third|\d+th) ")
 _PAIR = re.compile(r"(\S+) = ((?:(?:other|third|\d+th) )*[^\s();]+)")
-# Fields that say how a node is run, or where it is in the plan, and not what its rows are.
+# Fields that texts leave out: they say how a node is run, or where it is in the plan, not what its rows are.
 _IGNORED = ("id", "type", "description", "inputProperties", "configuration", "state", "outputType")
 # Abilities of sources that do not change which rows are read; what they change of columns is in the output type.
 _PROJECTIONS = ("ProjectPushDown", "ReadingMetadata", "WatermarkPushDown", "SourceWatermark")
@@ -224,7 +224,7 @@ def trace_lineage(plan: Plan) -> Mapping[int, Lineage]:
     """Trace the columns of all nodes of a plan to the columns of its tables.
 
     Raises:
-        FormatError: a node has not the inputs or the fields of its kind.
+        FormatError: a node lacks inputs or fields of its kind.
     """
     found: dict[int, Lineage] = {}
     for node in plan.nodes:
@@ -255,7 +255,7 @@ def describe_node(plan: Plan, node: PlanNode, found: Mapping[int, Lineage]) -> s
     """Describe a node by the text of its rows, in which `#0`, `#1` … stand for the rows of its inputs.
 
     Args:
-        plan: of the node.
+        plan: the plan that has the node.
         node: the node.
         found: texts of all nodes of the plan.
     """
@@ -438,10 +438,10 @@ def _trace_aggregate(plan: Plan, node: PlanNode, base: Lineage, own: Lineage) ->
 
 
 def _trace_calls(plan: Plan, node: PlanNode, base: Lineage, own: Lineage, fields: tuple[str, str]) -> Lineage:
-    """Return keys and calls of an aggregate.
+    """Return the rows that an aggregate emits, as texts: its keys and the results of its calls.
 
     Args:
-        plan: of the node.
+        plan: the plan that has the node.
         node: the aggregate.
         base: rows with the columns to which the arguments of the calls refer.
         own: rows of the input, with the columns to which the keys refer.
@@ -523,7 +523,7 @@ def _trace_join(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     kind = spec.get("joinType")
     mark = _mark_right(left, right)
     if mark:
-        # Both sides read one table: without a mark, an exchange of the sides would not be seen.
+        # Both sides read the same table. If a query exchanges the sides, only the mark makes their texts differ.
         right = replace(right, columns=tuple(f"{mark}{each}" for each in right.columns))
     both = (*left.columns, *right.columns)
     nulls = find_null_keys(spec)
@@ -619,7 +619,7 @@ def _list_over_columns(node: PlanNode, source: Lineage) -> tuple[str, ...]:
 
 
 def _list_over(node: PlanNode, source: Lineage) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the windows of an OVER as texts, each with its group."""
+    """Yield the windows of an OVER as texts, each with its group of aggregate calls in the plan."""
     spec = node.mapping("overSpec")
     columns = _list_over_columns(node, source)
     keys = [find_column(columns, each) for each in _below(spec, "partition").get("fields") or ()]

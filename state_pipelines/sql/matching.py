@@ -1,7 +1,7 @@
 """Pairs of nodes of two plans that keep the same state.
 
-Nodes are compared by what they hold, in columns of tables: by kind, key, inputs and what the node does. Numbers of
-nodes never count. Each round of comparison says less than the one before, and takes only pairs that are unique.
+Nodes are compared by what they hold, in columns of tables: by kind, key, inputs and what the node does. Ids of
+nodes are never compared. Each round compares fewer properties than the one before, to find the pairs of changed nodes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from state_pipelines.sql.node_states import PlannedOperator, list_operators
 JOINS = ("join", "interval-join", "temporal-join", "window-join")
 """Kinds of nodes that join two inputs."""
 
-# Nodes of these kinds keep their state in the same way.
+# Kinds of nodes, each with the kind of nodes that keep their state in the same way.
 _KINDS: Mapping[str, str] = {
     "global-group-aggregate": "group-aggregate",
     "global-window-aggregate": "window-aggregate",
@@ -61,8 +61,8 @@ class NodeSignature:
 
     Attributes:
         node: the node.
-        kind: of the node; kinds that keep their state in the same way have one name.
-        operators: of the node.
+        kind: kind of the node; kinds that keep their state in the same way have one name.
+        operators: operators of the node.
         bare: the same operators in the plan without filters (`without_filters`).
         key: texts of the columns of its key, without filters; of a join the columns of both sides, of a source the
             table.
@@ -138,10 +138,10 @@ class Tie:
 
 @dataclass(frozen=True)
 class NodeMatches:
-    """The nodes of two plans in pairs.
+    """Matches of the nodes of an old plan with those of a new one.
 
     Attributes:
-        pairs: of nodes that keep the same state.
+        pairs: pairs (old, new) of nodes that keep the same state.
         dropped: nodes that only the old plan has.
         added: nodes that only the new plan has.
         ties: nodes without a pair because several nodes fit equally well; neither `dropped` nor `added` has them.
@@ -373,7 +373,9 @@ def _match_given(
         counts = Counter(pair[side].uid for pair in pairs)
         for uid, count in counts.items():
             if count > 1:
-                raise UsageError(f"{uid} of the {which} plan is matched {count} times")
+                raise UsageError(
+                    f"{uid} of the {which} plan is matched {count} times; match each operator at most once"
+                )
     return pairs
 
 

@@ -1,7 +1,7 @@
 """The operators and the keyed states of each node of a plan: names, columns, layouts, time to live.
 
-The layouts are those of the operators in `org.apache.flink.table.runtime.operators`; states of other nodes are not
-known, which says nothing of whether they have some.
+The layouts are those of the operators in `org.apache.flink.table.runtime.operators`. For other nodes it is not known
+whether they keep state, and which.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PlannedRow:
 
 @dataclass(frozen=True)
 class PlannedState:
-    """A keyed state of an operator.
+    """A keyed state that an operator of a plan has in the job.
 
     Attributes:
         name: name of the state, as in the snapshot.
@@ -96,13 +96,13 @@ class PlannedState:
 
 @dataclass(frozen=True)
 class PlannedOperator:
-    """An operator of a node.
+    """An operator that a node of a plan has in the job, with its states.
 
     Attributes:
         uid: the uid in the job.
         node: id of its node.
-        kind: of the node.
-        description: of the node, as EXPLAIN shows it.
+        kind: kind of the node.
+        description: description of the node, as EXPLAIN shows it.
         meaning: content of the rows of the node, as an expression over tables.
         columns: each column that the node emits, as text.
         key: columns of the key of its keyed state; None where it is not known.
@@ -178,12 +178,12 @@ class _NodeView:
 
     @cached_property
     def inputs(self) -> tuple[PlannedRow, ...]:
-        """Rows of the inputs."""
+        """Rows of the inputs of the node."""
         return tuple(PlannedRow(_name_columns(each, self.lineage[each.id])) for each in self.plan.inputs_of(self.node))
 
     @property
     def input(self) -> PlannedRow:
-        """Rows of the only input."""
+        """Rows of the only input of the node."""
         return self.inputs[0] if self.inputs else PlannedRow(())
 
     def ttl(self, index: int = 0) -> str | None:
@@ -237,7 +237,7 @@ def _scalar(name: str, of: str = "Long") -> PlannedState:
     return PlannedState(name, StateKind.VALUE, VOID, of)
 
 
-# Aggregates.
+# States of aggregates.
 
 
 def _derive_accumulator(view: _NodeView) -> Accumulator | None:
@@ -371,7 +371,7 @@ def _group_aggregate(view: _NodeView) -> _Derived:
 
 
 def _incremental_aggregate(view: _NodeView) -> _Derived:
-    """Return the key and the views of an incremental aggregate; it keeps no other buffers, but emits them."""
+    """Return the key and the views of an incremental aggregate; its buffers are emitted, not kept."""
     key = _select(view.input, view.node.indices("partialAggGrouping"))
     found = _derive_accumulator(view)
     if found is None:
@@ -457,7 +457,7 @@ def _find_time(view: _NodeView, index: object, side: int = 0) -> str | None:
     return str(of.get("kind")) if isinstance(of, Mapping) and "kind" in of else None
 
 
-# Joins.
+# States of joins.
 
 
 def _join(view: _NodeView) -> _Derived:
@@ -534,7 +534,7 @@ def _window_join(view: _NodeView) -> _Derived:
     return _select(view.inputs[0], _fields_of(view.node.mapping("joinSpec"), "leftKeys")), states
 
 
-# Rows that are kept as they are.
+# States of nodes that keep rows of their input unchanged.
 
 
 def _deduplicate(view: _NodeView) -> _Derived:
@@ -702,7 +702,7 @@ _TRANSFORMATIONS: Mapping[str, tuple[str, ...]] = {
         "watermark-timestamp-assigner",
     ),
     "sort-limit": ("rank",),
-    # A connector may name operators of its own: `ProviderContext.generateUid`.
+    # A connector may add operators under names of its choice (`ProviderContext.generateUid`), such as `kafka`.
     "table-source-scan": ("source", "external-datastream", "kafka"),
     "union": (),
     "window-table-function": ("window",),

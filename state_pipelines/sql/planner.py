@@ -1,7 +1,8 @@
 """Flink's planner, off line: a SQL script becomes a compiled plan, in a Java process of its own, without a cluster.
 
-The process is driven through Py4J; its classes are the jars of Flink. Numbers of nodes come from a counter of the
-process, so that each script has one of its own. Tables of connectors whose jar is missing get a stub with their schema.
+The process is driven through Py4J; its classes are the jars of Flink. A counter of the process numbers the nodes of all
+its scripts; `_shift_numbers` makes the numbers of every plan begin as in a new process. Tables of connectors whose jar
+is missing get a stub with their schema.
 Source: `TableEnvironmentImpl.compilePlanSql`, `FactoryUtil`, `ExecNodeContext.newNodeId`.
 """
 
@@ -80,13 +81,13 @@ class FlinkJars:
 
 @dataclass(frozen=True)
 class CompiledScript:
-    """A compiled script.
+    """A SQL script that has been compiled to a plan.
 
     Attributes:
         json: the compiled plan, which `EXECUTE PLAN` takes.
         plan: the compiled plan, parsed.
         notes: for users: the tables with a stub, and what a stub changes in the plan.
-        jars: of ADD JAR in the script.
+        jars: paths that ADD JAR in the script names.
     """
 
     json: str
@@ -101,11 +102,11 @@ def compile_script(
     """Compile the script in a file, on any storage, with Flink's planner.
 
     Args:
-        path: of a script: SET, CREATE …, and one INSERT or statement set.
+        path: path of the script: SET, CREATE …, and one INSERT or statement set.
         flink_home: directory of an installed Flink; default the variable FLINK_HOME, else the Python package
             `apache-flink-libraries`.
         flink: release line that the planner has to be of, such as `2.2`.
-        jars: of connectors, formats and functions.
+        jars: paths of jars of connectors, formats and functions.
 
     Raises:
         UsageError: the script does not define exactly one job, the planner refuses it, or there is no Flink or no Java.
@@ -192,7 +193,7 @@ def _read_script(path: str) -> Script:
 
 
 def find_flink(home: str | None = None, line: str | None = None) -> FlinkJars:
-    """Find the jars of Flink.
+    """Find the jars of an installed Flink.
 
     Args:
         home: directory of an installed Flink, or of jars; default FLINK_HOME, else `apache-flink-libraries`.
@@ -208,7 +209,9 @@ def find_flink(home: str | None = None, line: str | None = None) -> FlinkJars:
     found = next((match[1] for each in paths if (match := _DIST.fullmatch(each.name))), None)
     where = Where(file=str(directory))
     if found is None:
-        raise UsageError("the directory has no flink-dist-….jar: it is no Flink", where=where, hint=_INSTALL)
+        raise UsageError(
+            "the directory has no flink-dist-….jar, so it is no Flink installation", where=where, hint=_INSTALL
+        )
     if found not in VERSIONS:
         raise UsageError(f"Flink {found} is not one of {', '.join(VERSIONS)}", where=where, hint=_INSTALL)
     if line is not None and found != ".".join(line.split(".")[:2]):
@@ -223,7 +226,7 @@ def find_flink(home: str | None = None, line: str | None = None) -> FlinkJars:
         if not any(each.name.startswith(name) for each in paths)
     ]
     if missing:
-        raise UsageError(f"the Flink has no {', no '.join(missing)}….jar", where=where, hint=_INSTALL)
+        raise UsageError(f"the Flink installation has no {', no '.join(missing)}….jar", where=where, hint=_INSTALL)
     return FlinkJars(found, tuple(paths))
 
 
@@ -237,7 +240,7 @@ def _find_directory(home: str | None) -> Path:
     for each in (package.submodule_search_locations or ()) if package is not None else ():
         if (Path(each) / "lib").is_dir():
             return Path(each)
-    raise UsageError("there is no Flink, whose planner compiles SQL", hint=_INSTALL)
+    raise UsageError("there is no Flink installation, whose planner compiles SQL", hint=_INSTALL)
 
 
 def _find_java() -> str:
@@ -258,7 +261,7 @@ def _find_java() -> str:
 
 
 def _compile(java: Any, script: Script) -> tuple[str, list[str]]:
-    """Return the JSON of a plan, and notes on its stubs."""
+    """Compile a script; return the JSON of the plan, and notes on tables that a stub replaces."""
     replaced: dict[str, Mapping[str, str]] = {}
     notes: list[str] = []
     while True:
@@ -367,7 +370,7 @@ class _Session:
         self._script = script
 
     def compile(self) -> str:
-        """Return the JSON of the plan.
+        """Compile the script; return the JSON of the plan.
 
         Raises:
             UsageError: the planner refuses a statement.
@@ -436,7 +439,8 @@ def _find_changed_catalog(environment: Any, statement: Statement) -> str | None:
     methods = {method.getName() for method in operation.getClass().getMethods()}
     getter = next((each for each in _IDENTIFIERS if each in methods), None)
     if getter is None:
-        # An operation that is not known here may change any catalog.
+        # The operation does not say which object it changes, perhaps only in which catalog. If it does not say that
+        # either, assume a catalog that outlives the process.
         name = str(operation.getCatalogName()) if "getCatalogName" in methods else kept[0]
         return name if name in kept else None
     identifier = getattr(operation, getter)()

@@ -33,11 +33,11 @@ _OPTION = re.compile(r"'((?:[^']|'')+)'\s*=\s*'((?:[^']|'')*)'")
 
 @dataclass(frozen=True)
 class Statement:
-    """A statement of a script.
+    """A statement of a SQL script.
 
     Attributes:
-        text: without comments around it and without its semicolon.
-        line: of the script, from 1.
+        text: text of the statement, without comments around it and without its semicolon.
+        line: line of the script where it begins, from 1.
     """
 
     text: str
@@ -51,13 +51,13 @@ class Statement:
 
 @dataclass(frozen=True)
 class Script:
-    """A script that defines one job.
+    """A SQL script that defines one job.
 
     Attributes:
         settings: options of SET, by key; the last one counts.
         definitions: CREATE, USE and so on, in order.
         inserts: the INSERT, or the INSERTs of a statement set.
-        jars: of ADD JAR.
+        jars: paths that ADD JAR names.
     """
 
     settings: dict[str, str]
@@ -122,7 +122,7 @@ def parse_script(text: str) -> Script:
 
 
 def _is_query(definition: str) -> bool:
-    """Return whether a definition has AS outside of parentheses; inside of them, AS defines a computed column."""
+    """Return whether a definition is CREATE TABLE … AS: has AS outside of parentheses, not only in computed columns."""
     depth = 0
     for match in _TOKEN.finditer(definition):
         depth += (match[0] == "(") - (match[0] == ")")
@@ -179,7 +179,7 @@ def split_statements(text: str) -> Iterator[Statement]:
 
 
 def find_table_name(definition: str) -> str | None:
-    """Return the last name of the table that a CREATE TABLE defines; None of other statements."""
+    """Return the last name of the table that a CREATE TABLE defines; None for other statements."""
     head = _TABLE.match(definition)
     name = _NAME.match(definition, head.end()) if head else None
     if name is None:
@@ -198,7 +198,7 @@ def find_options(definition: str) -> dict[str, str]:
 
 
 def replace_options(definition: str, options: dict[str, str]) -> str:
-    """Return a CREATE TABLE with other options."""
+    """Return the text of a CREATE TABLE with other options in its WITH clause."""
     text = ", ".join(f"'{key}' = '{value}'" for key, value in options.items())
     span = _find_with(definition)
     if span is None:
@@ -207,7 +207,7 @@ def replace_options(definition: str, options: dict[str, str]) -> str:
 
 
 def _find_with(definition: str) -> tuple[int, int] | None:
-    """Return where the parentheses after the WITH of a CREATE TABLE begin and end."""
+    """Return (start, end) of the parentheses after the WITH of a CREATE TABLE in its text; None without WITH."""
     position = depth = 0
     with_seen = False
     start = -1

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from state_pipelines.sql.node_states import PlannedOperator, PlannedState
 
 
-# States and their columns.
+# Verdicts on states, and on the columns of their rows.
 
 
 def compare_states(

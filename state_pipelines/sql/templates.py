@@ -55,7 +55,9 @@ def stub_tables(plan: str, directory: str, formats: Sequence[str]) -> str:
             format.
     """
     if not formats:
-        raise UnsupportedError("the Flink has no jar of a format (flink-json, flink-csv)", hint="Take a whole Flink")
+        raise UnsupportedError(
+            "the Flink installation has no jar of a format (flink-json, flink-csv)", hint="Use a complete installation"
+        )
     content = json.loads(plan)
     by_id = {each["id"]: each for each in content["nodes"]}
     inputs = {each["target"]: by_id[each["source"]] for each in content["edges"]}
@@ -139,7 +141,7 @@ def _split_row(text: str) -> Iterator[tuple[str, str]]:
             start = index + 1
     for each in (*fields, inner[start:]):
         if (match := _FIELD.fullmatch(each.strip())) is None:
-            raise UnsupportedError(f"the type {text[:80]} of a source is not one of named columns")
+            raise UnsupportedError(f"the type {text[:80]} of a source is not a ROW with named columns")
         yield match[1].replace("``", "`"), match[2]
 
 
@@ -176,7 +178,9 @@ def _take(java: Any, plan: str, directory: Path, formats: Sequence[str]) -> str:
     while time.monotonic() < end:
         status = str(client.getJobStatus().get())
         if status in _ENDED:
-            raise UsageError(f"the job of the plan is {status}, so that there is no template", hint=_HINT)
+            raise UsageError(
+                f"the job of the plan is {status}, so no savepoint can be taken as its template", hint=_HINT
+            )
         try:
             # Flink refuses savepoints until all tasks run.
             path = str(client.stopWithSavepoint(False, f"file://{directory}/savepoint", canonical).get())

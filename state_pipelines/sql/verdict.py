@@ -64,7 +64,7 @@ class ColumnVerdict:
         new: index in the new row; None if it is dropped.
         derivation: how it is computed; None if it is dropped or refused.
         sources: indices in the old row of all columns that it is computed from.
-        view: name of the old state that it is folded from; None without.
+        view: name of the old state whose values are aggregated to it; None if it is computed from columns.
         exact: whether it equals the result of running the new query over all rows.
         reason: explanation for users; empty if the column is simply carried.
     """
@@ -88,7 +88,7 @@ class SortColumn:
     """A column by which a rank chooses rows.
 
     Attributes:
-        index: of the column in the old row.
+        index: index of the column in the old row.
         ascending: whether lesser values come first.
         nulls_last: whether NULL comes last.
     """
@@ -113,7 +113,7 @@ class FirstRows:
 
 @dataclass(frozen=True)
 class StateVerdict:
-    """Verdict on a state.
+    """Verdict on a state: whether and how a changed query takes it over.
 
     Attributes:
         old: the state in the old plan; None if it is new.
@@ -153,11 +153,11 @@ class StateVerdict:
 
 @dataclass(frozen=True)
 class OperatorVerdict:
-    """Verdict on an operator.
+    """Verdict on an operator: whether and how a changed query takes over its state.
 
     Attributes:
-        old: in the old plan; None if it is new.
-        new: in the new plan; None if it is dropped.
+        old: the operator in the old plan; None if it is new.
+        new: the operator in the new plan; None if it is dropped.
         verdict: verdict on the operator as a whole.
         states: its keyed states that are known.
         exact: whether all of its state equals the result of running the new query over all rows.
@@ -178,7 +178,7 @@ class OperatorVerdict:
 
     @property
     def is_same(self) -> bool:
-        """Whether the state can stay as it is, but for the uid."""
+        """Whether the state can stay as it is; only the uid may differ."""
         return (
             self.verdict is Verdict.CARRIED
             and self.exact
@@ -206,7 +206,7 @@ class SinkChange:
 
 @dataclass(frozen=True)
 class PlanComparison:
-    """The verdicts of a change of a plan.
+    """Result of the comparison of two plans: verdicts on the operators, and columns of sinks that change.
 
     Attributes:
         operators: verdicts on operators with known state, on sources and on sinks: first the operators of the new plan
@@ -221,7 +221,7 @@ class PlanComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on the whole."""
+        """Verdict on all operators together."""
         found = [each.verdict for each in self.operators]
         worst = find_worst([*found, Verdict.UNDETERMINED] if self.ties else found)
         loses = worst in (Verdict.CARRIED, Verdict.COMPUTED) and Verdict.DROPPED in found

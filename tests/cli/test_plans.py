@@ -44,7 +44,7 @@ def test_sql_plan_refuses_before_it_starts_java(call: Callable[..., Called], tmp
     assert "the file exists" in result.err
     result = call("sql", "plan", script, "--flink-home", tmp_path)
     assert result.code == 2
-    assert "it is no Flink" in result.err
+    assert "it is no Flink installation" in result.err
     result = call("inspect", CONFLICT.open().path, "--plan", tmp_path / "none.sql")
     assert result.code == 2
     assert "none.sql" in result.err

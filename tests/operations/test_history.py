@@ -300,7 +300,7 @@ def test_states_of_another_job_are_at_no_revision() -> None:
     assert (position.revision, position.candidates) == (None, ())
     assert position.reasons == {
         "base": "1 cannot be applied: there is no field customer (orders / order)",
-        "1": "1 cannot be taken back: there is no field buyer (orders / order)",
+        "1": "1 cannot be reverted: there is no field buyer (orders / order)",
     }
 
 
@@ -319,7 +319,7 @@ def test_the_savepoint_of_the_example_is_at_base() -> None:
     position = directory.current(orders().open())
     assert position.revision == BASE
     assert position.reasons == {"0001": position.reasons["0001"]}
-    assert "cannot be taken back" in position.reasons["0001"]
+    assert "cannot be reverted" in position.reasons["0001"]
 
 
 def test_a_copy_of_a_directory_has_the_same_fingerprint(tmp_path: Path) -> None:

@@ -260,7 +260,7 @@ def test_a_dropped_field_may_come_back_with_another_type() -> None:
     ("step", "message"),
     [
         (Rename((("price", "cost"),)), "no field price"),
-        (Rename((("note", "customer"),)), "name of another one"),
+        (Rename((("note", "customer"),)), "two fields would have the same name"),
         (Add("note", LONG, "1"), "a field note already"),
         (Cast("price", LONG, None), "no field price"),
         (Drop("price"), "no field price"),

@@ -180,12 +180,12 @@ def test_a_schema_is_read_beside_the_file(tmp_path: Path) -> None:
         ({"drop_state": {}}, "`reason` is missing"),
         ({"ttl": {"enable": "x", "disable": "y"}}, "one of enable, disable and shift"),
         ({"kind": {"to": "SET"}}, "SET is not a kind of state"),
-        ({"kind": {"to": "MAP"}}, "`map_key` is not a mapping"),
+        ({"kind": {"to": "MAP"}}, "`map_key` is missing"),
         ({"convert": {"to": "Long", "avro": "x"}}, "either `to` or `avro`"),
         ({"convert": {"avro": "none.avsc"}}, "cannot be read"),
         ({"split": {"into": {"t": {"fields": ["a"], "type": "Long"}}}}, "either `fields` or `type`"),
         ({"merge": {"into": "t", "type": "Long", "expression": "1"}}, "`with` is missing"),
-        ({"merge": {"with": [], "into": "t", "type": "Long", "expression": "1"}}, "`with` names no state"),
+        ({"merge": {"with": [], "into": "t", "type": "Long", "expression": "1"}}, "`with` is empty"),
         ({"python": {"function": "abc"}}, "not of the form module:name"),
         ({"key": {"type": "Long", "expression": "1"}}, "change a whole operator"),
         ({"rename_state": {"a": "b"}}, "change a whole operator"),
@@ -254,7 +254,7 @@ def test_the_schema_has_every_entry_of_a_step(content: dict[str, Any], step: st.
 def test_every_step_is_in_the_schema_with_its_description() -> None:
     schema = make_schema()
     assert [next(iter(each["properties"])) for each in schema["anyOf"]] == list(STEP_NAMES)
-    assert schema["anyOf"][3]["properties"]["drop"]["description"] == "A field goes."
+    assert schema["anyOf"][3]["properties"]["drop"]["description"] == "Remove a field."
 
 
 def test_the_schema_of_a_file_has_its_entries_and_the_steps() -> None:

@@ -109,7 +109,7 @@ def test_a_list_is_split() -> None:
 
 
 REFUSED = {
-    "ttl": ({"ttl": {"enable": "TIMESTAMP '2024-01-01 00:00:00'"}}, "no TTL"),
+    "ttl": ({"ttl": {"enable": "TIMESTAMP '2024-01-01 00:00:00'"}}, "cannot have TTL"),
     "kind": ({"kind": {"to": "LIST"}}, "cannot change its kind"),
     "map": ({"kind": {"to": "MAP", "map_key": {"type": "String", "expression": "note"}}}, "cannot change its kind"),
     "merge": (

@@ -53,7 +53,7 @@ def test_a_type_that_is_none_is_refused_with_the_known_ones() -> None:
             {"state": "s", "upgrade": [{"add": {"field": "f1", "type": "MULTISET<ROW<a INT>>", "expression": "NULL"}}]},
             shape("s", "RowData(BIGINT)"),
         )
-    assert error.value.hint == "The snapshot holds BIGINT"
+    assert error.value.hint == "The types in the snapshot are BIGINT"
 
 
 def test_a_row_is_converted_to_a_type_from_text_whose_names_do_not_count() -> None:

@@ -248,9 +248,13 @@ def test_rows_of_tables_get_fields_and_types(spark: SparkSession, tables: Snapsh
         (
             "9_group-aggregate/accState",
             {"cast": {"field": "f0.lastOrder", "to": "INT"}},
-            "do not reach into f0, a field of RowData",
+            "cannot change what is inside f0, a field of RowData",
         ),
-        ("9_group-aggregate/accState", {"drop": {"field": "f0.f1"}}, "do not reach into f0, a field of RowData"),
+        (
+            "9_group-aggregate/accState",
+            {"drop": {"field": "f0.f1"}},
+            "cannot change what is inside f0, a field of RowData",
+        ),
     ],
 )
 def test_what_rows_of_tables_cannot_become_is_told(

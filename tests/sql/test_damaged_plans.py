@@ -49,7 +49,7 @@ def list_paths(value: Any, path: Steps = ()) -> Iterator[Steps]:
 
 def test_a_join_with_one_input_names_the_node(tmp_path: Path) -> None:
     text = make_plan(scan(1), join(3, SOURCE, SOURCE))
-    with pytest.raises(FormatError, match=r"node 3 \(join\) of the plan has not the inputs"):
+    with pytest.raises(FormatError, match=r"node 3 \(join\) of the plan lacks inputs"):
         list_operators(read_plan(text))
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(FormatError) as error:

@@ -191,7 +191,7 @@ DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class ExpectedRows:
-    """Digests and numbers of the given rows, by (uid of the operator, name of the state).
+    """Digests and row counts of the rows that the user gives, by (uid of the operator, name of the state).
 
     Attributes:
         keyed: digests for keyed states and timers.
@@ -301,7 +301,7 @@ class _Comparison:
         self._fields: Counter[str] = Counter()
 
     def compare(self, state: str, column: str, expected: Sums, found: Sums) -> None:
-        """Compare one state.
+        """Compare the given rows of one state with the entries read back.
 
         Args:
             state: name of the state.
@@ -325,7 +325,7 @@ class _Comparison:
                 self._fields.update(name for name in {*one, *other} if one.get(name) != other.get(name))
 
     def compare_input(self, state: str, rows: int, taken: int) -> None:
-        """Compare the number of rows in the input with the number of rows that were encoded or left out."""
+        """Compare the number of rows in the input (`rows`) with that of rows encoded or left out (`taken`)."""
         if rows != taken:
             self._fields[ROWS] += 1
             self._note(ROW_COUNTS, state, "input", "rows", rows, taken, is_same=False)
@@ -366,7 +366,7 @@ class RowEngine(Protocol):
 
     @property
     def from_source(self) -> Callable[[pa.Array, pa.DataType], pa.Array] | None:
-        """Function that converts values which the input has in another type, or None; see `RowShape`."""
+        """Function that converts values which the input has in another type; None without any (see `RowShape`)."""
 
     def find_schema(self, state: NewState) -> pa.Schema:
         """Return the types of the columns of a state, after the mapping of columns in `NewState.columns`.

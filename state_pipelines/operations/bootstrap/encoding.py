@@ -99,7 +99,7 @@ class StateDigester:
         self._digest = ColumnDigest(layout.max_parallelism, names)
 
     def add(self, key_groups: npt.NDArray[np.int32], keys: pa.StructArray, values: pa.Array) -> None:
-        """Add rows.
+        """Add the digests of a batch of rows.
 
         Args:
             key_groups: key group of each row, i32[n].
@@ -121,7 +121,7 @@ class StateDigester:
 
 @dataclass(frozen=True)
 class FileDigests:
-    """Task that reads the new states of one keyed file back, digests them and checks their key groups.
+    """Task that reads the new states of one keyed file back, computes their digests and checks their key groups.
 
     Attributes:
         operator: label of the operator, for errors.
@@ -190,7 +190,7 @@ def digest_elements(subtasks: npt.NDArray[np.int32], keys: pa.Array | None, valu
 
 @dataclass(frozen=True)
 class SubtaskDigests:
-    """Task that reads a list or broadcast state of one subtask and digests it.
+    """Task that reads a list or broadcast state of one subtask and computes its digests.
 
     Attributes:
         operator: label of the operator, for errors.

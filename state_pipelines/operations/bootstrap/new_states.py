@@ -70,7 +70,7 @@ _PYTHON_KINDS: dict[object, str] = {
 
 
 def resolve_type(given: GivenType | None, column: pa.DataType | None, name: str) -> Serializer:
-    """Return the serializer of a column.
+    """Return the serializer of the values in a column of a new state.
 
     Args:
         given: the serializer that the user gives, its text, or a dataclass of a POJO; None to infer it from `column`.
@@ -342,7 +342,7 @@ def _require_distinct_keys(array: pa.Array, rows: npt.NDArray[np.int64], path: s
 
 
 def _refuse_equal(keys: pa.Array, hashes: npt.NDArray[np.uint64], rows: npt.NDArray[np.int64], path: str) -> None:
-    """Refuse a map that has a key twice.
+    """Refuse a map that has a key twice, given that some hashes of keys are equal.
 
     Args:
         keys: keys of all maps of a column.
@@ -686,12 +686,12 @@ class NewOperator:
 
     @property
     def keyed(self) -> tuple[NewState, ...]:
-        """Those of the states that are keyed states or timers."""
+        """The new states that are keyed state or timers."""
         return tuple(each for each in self.states if each.is_keyed)
 
     @property
     def unkeyed(self) -> tuple[NewState, ...]:
-        """Those of the states that are operator states (list, union, broadcast) or Kafka offsets."""
+        """The new states that are operator state (list, union, broadcast) or Kafka offsets."""
         return tuple(each for each in self.states if not each.is_keyed)
 
     def describe(

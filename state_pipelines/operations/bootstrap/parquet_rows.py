@@ -134,7 +134,7 @@ class RowGroups:
                     if batch is None:
                         break
                     for start, stop in _bound_batches(batch, done):
-                        # Copy the rows instead of slicing them: of a slice, Arrow would decode the lists of all rows.
+                        # Copy the rows: for a slice, Arrow would decode the lists of all rows of the batch.
                         wanted = batch.take(pa.array(range(start, stop))) if stop - start < len(batch) else batch
                         chosen = choose_columns(wanted, self.columns)
                         arrays = [conform(chosen.column(each.name), each.type, each.name) for each in self.schema]
@@ -368,7 +368,7 @@ class _EncodeKeyed:
 
 
 def _hold(rows: RowGroups) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of row groups for a caller that keeps all of them, and check the free memory before each.
+    """Yield the batches of row groups for a caller that keeps all of them, while there is enough free memory.
 
     Raises:
         StorageError: there is not enough memory for all batches.
@@ -455,7 +455,7 @@ class ParquetRows:
         return self._count(state), self.run([_EncodeElements(rows, encoding)], encoding.failure)
 
     def _count(self, state: NewState) -> int:
-        """Number of rows according to the footers."""
+        """Number of rows of a state according to the footers of its files."""
         return sum(sum(footer.rows) for footer in self._read_footers(state))
 
     def _read_footers(self, state: NewState) -> tuple[Footer, ...]:
@@ -631,7 +631,7 @@ class BootstrapDescription:
         classes: FieldLists | Sequence[str] | None = None,
         flink_version: str | None = None,
     ) -> LayoutContext:
-        """Make the context of the layouts of the new states (see the function `make_layouts`).
+        """Make the context of the layouts of the new states (see `operations.write.savepoint_plan.make_layouts`).
 
         Args:
             base: snapshot from which all other state is taken.
@@ -704,7 +704,7 @@ def _find_path(given: str, path: str) -> str:
 
 
 def _check(content: Any, known: Mapping[str, type], needed: tuple[str, ...], what: str) -> None:
-    """Check a mapping of the description.
+    """Check the entries of a mapping in the description of a bootstrap.
 
     Args:
         content: the parsed YAML.

@@ -90,7 +90,7 @@ def load_flink_config(path: str) -> FlinkConfig:
     with at(file=path):
         retained = _find(options, NUM_RETAINED)
         if retained is not None and not str(retained).isdigit():
-            raise UsageError(f"{NUM_RETAINED[0]} is {retained!r}", hint="Write a number, such as 3")
+            raise UsageError(f"{NUM_RETAINED[0]} is {retained!r}, not a number", hint="Write a number, such as 3")
         return FlinkConfig(
             checkpoints=_text(_find(options, CHECKPOINTS)),
             savepoints=_text(_find(options, SAVEPOINTS)),
@@ -143,7 +143,7 @@ def parse_duration(value: Any, key: str) -> timedelta:
     match = _DURATION.fullmatch(str(value).strip())
     unit = match and _UNITS.get(match[2].lower())
     if match is None or unit is None:
-        raise UsageError(f"{key} is {value!r}", hint="Write a duration, such as 30 s or 5 min")
+        raise UsageError(f"{key} is {value!r}, not a duration", hint="Write a duration, such as 30 s or 5 min")
     try:
         return int(match[1]) * unit
     except (OverflowError, ValueError):

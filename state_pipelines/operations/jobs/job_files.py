@@ -293,7 +293,7 @@ def _find_kind(entries: Mapping[str, Any], old: JobState | None, where: Where) -
     shape = _LISTS if "element" in entries else _MAPS if "key" in entries else _VALUES
     if old is None:
         return {_LISTS: StateKind.LIST, _MAPS: StateKind.MAP, _VALUES: StateKind.VALUE}[shape]
-    # An entry with only a type may describe list elements or map values: then the old kind is kept.
+    # An entry with only a type may describe the elements of an old LIST state or the values of an old MAP state.
     fitting = old.kind in shape or (shape is _VALUES and old.kind in (*_LISTS, *_MAPS))
     return old.kind if fitting else shape[0]
 
@@ -414,13 +414,13 @@ attributes:
   # thrifts: [messages.thrift]
   # plans: [plan.json]
   # jars: [functions.jar]
-  # Snapshots that get a partition. With `checkpoint` in kinds, the newest checkpoint of each hour gets one too.
+  # Snapshots that get a partition in Dagster. With `checkpoint` in kinds, so does the newest checkpoint of each hour.
   watch: {kinds: [savepoint]}
   # watch: {since: newest, kinds: [savepoint, checkpoint], checkpoints: 1h, migrate: [savepoint], retries: 2}
   # Time to live by OPERATOR/STATE or STATE, which snapshots do not hold; * for all others.
   # ttl: {"*": 30d}
 
-  # Revisions, and the one that snapshots are taken to: head, base or a name.
+  # Directory of revisions, and the one that snapshots are migrated to: head, base or a name.
   # migrations: migrations
   # migrate_to: head
   # Release of Flink that restores the results, in quotes.
@@ -456,7 +456,7 @@ attributes:
 
   # Files that ask for operations, one YAML file each.
   # requests: requests
-  # Which snapshots stay. Without it nothing but orphans can go.
+  # Snapshots that retention keeps. Without it, only orphans can be deleted.
   # retention:
   #   savepoints: {last: 3, daily: 7, monthly: 12}
   #   checkpoints: {last: 1}

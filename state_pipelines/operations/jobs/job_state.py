@@ -472,7 +472,7 @@ def payload_of(state: JobState) -> Serializer:
 
 
 def replace_state_type(state: JobState, payload: Serializer) -> JobState:
-    """Return the state with another payload (see `payload_of`), and TTL on or off as before."""
+    """Return the state with `payload` in place of the serializer that `payload_of` finds; TTL stays as it is."""
     subject, old = _find_payload(state)
     whole = state.serializers[subject]
     new = _wrap_as(old, payload)
@@ -626,7 +626,7 @@ def _change_state(job: JobDescription, subject: str, change: Callable[[JobState]
 
 
 def _find_payload(state: JobState) -> tuple[Subject, Serializer]:
-    """Return the role that the payload is in (see `payload_of`), and its serializer with a TTL wrapper, if any."""
+    """Return (role in `serializers`, serializer) of the value, list element or map value, with a TTL wrapper if any."""
     for subject in (Subject.ELEMENT, Subject.MAP_VALUE):
         if subject in state.serializers:
             return subject, state.serializers[subject]

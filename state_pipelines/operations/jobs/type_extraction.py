@@ -57,7 +57,7 @@ def unknown_arguments(found: JavaClass) -> UnresolvedType:
 
 
 def made_by_factory(what: str) -> UnresolvedType:
-    """Make the unresolved serializer of a class or field for which a factory makes the serializer."""
+    """Make the unresolved serializer of a class or field with a type factory, which only Java can run."""
     return UnresolvedType(
         unknown_class=what,
         reason="a factory (`@TypeInfo` or the configuration) makes its serializer, which only Java can run",
@@ -133,7 +133,7 @@ class _InvalidTypeError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class TypeExtraction:
-    """Context of a type extraction.
+    """Extraction of serializers from Java classes, as Flink's `TypeExtractor` does it.
 
     Attributes:
         classes: class path in which classes are looked up.
@@ -284,7 +284,7 @@ class TypeExtraction:
         return self._create_pojo(found, self._bind(found, of, bound), above)
 
     def _create_collection(self, of: JavaType) -> Serializer | None:
-        """Return the serializer of a collection type that Flink 2 extracts for POJO fields; None for other types."""
+        """Return the serializer that Flink 2 extracts for a List, Map or Set with type arguments; None for others."""
         if of.name in _MAPS:
             key, value = map(self._start, of.arguments)
             return build.nullable(build.map_of(_nullable(key), value))
@@ -295,7 +295,7 @@ class TypeExtraction:
         return None
 
     def find_pojo_problem(self, name: str) -> PojoProblem | None:
-        """Return why Flink does not treat a class as a POJO; None if it does, or if the class is not known."""
+        """Return why Flink does not treat a class as a POJO; None if it does, for enums, and if that is not known."""
         found = self._find(name)
         if found is None or found.is_enum:
             return None
@@ -304,7 +304,8 @@ class TypeExtraction:
     def _find_problem(self, found: JavaClass, line: list[JavaClass]) -> PojoProblem | None:
         """Return the first rule of `TypeExtractor.analyzePojo` that a class breaks; None if it breaks none.
 
-        `line` is the class and its super classes, as far as they are known.
+        `line` is the class and its super classes, as far as they are known. If one is missing, and is not of the JDK,
+        the result is None: nothing can be said.
         """
         if found.is_interface:
             return PojoProblem("it is an interface", "Use a class as the type")

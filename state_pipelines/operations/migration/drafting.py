@@ -1,4 +1,4 @@
-"""Drafts of revisions: what makes the state of a snapshot fit a new job, with the way back where it can be derived.
+"""Drafts of revisions: the changes that make the state of a snapshot restorable by a new job, with their downgrade.
 
 Every draft has been applied on shapes before it is returned: it leads to exactly the serializers of the new job. What
 only the author can know is marked as `TODO`, which no migration runs, or as a remark.
@@ -105,7 +105,7 @@ def explain_missing(
 
 
 def _list_judged(state: JobState) -> Iterator[tuple[str, tree.Serializer]]:
-    """Yield (subject, serializer) for each serializer of a state, with the subjects of `check`, such as `map_key`."""
+    """Yield (name, serializer) for each serializer of a state, named as in reports of `check`, such as `map_key`."""
     for subject, node in state.serializers.items():
         match state.kind, node:
             case StateKind.LIST, tree.ListOf():
@@ -213,7 +213,7 @@ def draft_from_report(snapshot: Snapshot, new: JobDescription, report: CheckRepo
 
 
 def _wants_migration(check: StateCheck) -> bool:
-    """Return whether a change is refused, loses data or drops a state; a state without entries needs no migration."""
+    """Return whether the new job cannot restore a state, loses some of its data, or lacks it though it has entries."""
     return (
         check.outcome is Outcome.INCOMPATIBLE
         or check.action is Action.LOOK
@@ -245,7 +245,7 @@ def format_migration(migration: Migration) -> str:
 
 
 def describe_shapes(operator: JobOperator) -> dict[str, StateShape]:
-    """Return the shapes of the states of an operator by name, without timers.
+    """Return the shapes (serializers for planning) of the states of an operator by name, without timers.
 
     If a keyed state and an operator state have the same name, the keyed one is returned.
     """
@@ -279,7 +279,7 @@ def draft_operator(
     now: datetime,
     only: Collection[str] | None = None,
 ) -> tuple[list[Change], list[str]]:
-    """Draft the changes of an operator; return them with remarks, which do not name the operator.
+    """Draft the changes of an operator; return them with remarks, in front of which the caller writes the operator.
 
     Args:
         label: name of the operator in the changes.
@@ -358,7 +358,7 @@ def _draft_state(
 
 
 class _Attempt:
-    """Tries candidate steps on shapes, after writing them as text and parsing them like a revision file."""
+    """Search for the steps of one state: candidates are written as text, parsed like a revision file, and planned."""
 
     def __init__(self, label: str, context: PlanContext, now: datetime) -> None:
         self._label = label
@@ -369,7 +369,7 @@ class _Attempt:
     def find_steps(
         self, old: StateShape, new: StateShape, renames: Mapping[str, str] | None
     ) -> tuple[list[st.Step], Differences]:
-        """Find steps that turn the old shape into the new one.
+        """Find steps that turn the serializers of the old state (its shape) into those of the new one.
 
         Raises:
             MigrationError: no candidate steps give the new shape.
@@ -384,7 +384,7 @@ class _Attempt:
             shape = self.apply(old, steps)
         if _is_same(shape, new):
             return steps, Differences()
-        reason = "no steps lead to it"
+        reason = "no steps are known"
         for differences in propose(shape.payload, new.payload, self._context, renames):
             found = [*steps, *differences.steps]
             try:
@@ -394,7 +394,7 @@ class _Attempt:
                 continue
             if _is_same(reached, new):
                 return found, differences
-        raise MigrationError(f"{describe(old.payload)} does not become {describe(new.payload)}: {reason}")
+        raise MigrationError(f"{describe(old.payload)} cannot be turned into {describe(new.payload)}: {reason}")
 
     def find_way_back(
         self, old: StateShape, new: StateShape, up: list[st.Step], renames: Mapping[str, str]

@@ -118,9 +118,9 @@ def refuse_nulls_inside(sql: str, of: SlotType, context: PlanContext) -> str:
 
 
 def find_null_check(payload: tree.Serializer, context: PlanContext) -> Project | Replace | None:
-    """Make a stage that refuses nulls in fields of POJOs; it is applied after a stage that computes whole payloads.
+    """Make a stage that refuses nulls in fields of POJOs; it is applied after a stage that computes whole values.
 
-    Return None if the payload has no field that must not be null.
+    Return None if the value, list element or map value that `payload` serializes has no field that must not be null.
     """
     inner = payload.inner if isinstance(payload, tree.Nullable) else payload
     if isinstance(inner, tree.Pojo | tree.PositionalRow | tree.Tuple):
@@ -145,7 +145,7 @@ def _check_fields(node: tree.Serializer, base: str, context: PlanContext, depth:
 
 
 def _check(node: tree.Serializer, sql: str, context: PlanContext, depth: int) -> str:
-    """Return SQL that gives the values of `sql`, but fails for refused nulls in POJOs; `sql` if there are no POJOs."""
+    """Return SQL that gives the values of `sql`, but fails for refused nulls in POJOs; `sql` if there are none."""
     element, key = f"e{depth}", f"k{depth}"
     match node:
         case tree.Nullable(inner=inner):
@@ -168,8 +168,9 @@ class TakeCollections:
 
     Attributes:
         types: path of each field, and its new type without the flags for null.
-        decoded: prefix in SQL, such as `` `address`. ``, of fields with decoded Kryo values, which are converted. For
-            fields that do not change, other SQL is used, in which Kryo values are bytes. Empty for the payload itself.
+        decoded: SQL of the struct with decoded Kryo values, up to the dot, such as `` `address`. ``. The fields in
+            `types` are read from it; all others are read from SQL in which Kryo values stay bytes. Empty for the
+            whole value.
     """
 
     types: tuple[tuple[str, tree.Serializer], ...]
@@ -215,7 +216,7 @@ def plan_value(serializer: tree.Serializer, steps: Iterable[Step], context: Plan
 
 
 def apply_field_step(node: tree.Serializer, step: FieldStep, context: PlanContext) -> tuple[tree.Serializer, Columns]:
-    """Apply one step to the fields of a payload; return its new serializer, and the SQL of all its columns.
+    """Apply one step to the fields of a value; return the new serializer of the value, and the SQL of all its columns.
 
     Raises:
         MigrationError: the step does not fit.
@@ -228,10 +229,10 @@ def apply_field_step(node: tree.Serializer, step: FieldStep, context: PlanContex
 
 
 def set_column(payload: tree.Serializer, step: Set, context: PlanContext) -> Columns | None:
-    """Apply a `set` step to a payload that has columns, but no fields that steps can change.
+    """Apply a `set` step to a value that has columns, but no fields that steps can change.
 
-    Such payloads are of serializers of Beam, or have a declared layout. Returns the SQL of all columns; None for other
-    payloads, or if there is no column of that name.
+    Such values are of serializers of Beam, or have a declared layout. Returns the SQL of all columns; None for other
+    values, or if there is no column of that name.
     """
     try:
         open_struct(payload, "", context)
@@ -247,7 +248,7 @@ def set_column(payload: tree.Serializer, step: Set, context: PlanContext) -> Col
 def take_collections(
     payload: tree.Serializer, types: tuple[tuple[str, tree.Serializer], ...], context: PlanContext
 ) -> tuple[tree.Serializer, Columns]:
-    """Apply a `collections` step to a payload; return its new serializer, and the SQL of all its columns.
+    """Apply a `collections` step to a value; return the new serializer of the value, and the SQL of all its columns.
 
     All fields have to be converted by one step: a struct that a step has computed holds its Kryo fields as bytes only,
     which a later step could not decode.
@@ -300,7 +301,9 @@ def _replace(struct: PayloadStruct, slot: Slot) -> tuple[Slot, ...]:
 
 def _reorder(struct: PayloadStruct, names: tuple[str, ...]) -> tuple[Slot, ...]:
     if not struct.ordered:
-        raise MigrationError("the fields of a POJO have no order of their own", hint="Leave the step out")
+        raise MigrationError(
+            "the fields of a POJO have no order that `reorder` could change", hint="Leave `reorder` out"
+        )
     if sorted(names) != sorted(slot.name for slot in struct.slots):
         have = ", ".join(slot.name for slot in struct.slots)
         raise MigrationError("`reorder` names every field once", hint=f"The fields are {have}")
@@ -329,12 +332,14 @@ def _rename(struct: PayloadStruct, names: tuple[tuple[str, str], ...], context: 
     for old in here:
         struct.find(old)
     if here and not struct.named:
-        raise MigrationError("the fields have positions but no names", hint="`reorder` moves them")
+        raise MigrationError(
+            "the fields have no names that `rename` could change", hint="`reorder` changes their positions"
+        )
     renamed = tuple(
         replace(slot, name=here[slot.name], member=here[slot.name]) if slot.name in here else slot for slot in slots
     )
     if len({slot.name for slot in renamed}) < len(renamed):
-        raise MigrationError("a field would get the name of another one", hint="Drop that one first")
+        raise MigrationError("two fields would have the same name", hint="Drop or rename the other field first")
     return renamed
 
 
@@ -381,7 +386,7 @@ def _change_child(slot: Slot, step: _FieldStep, context: PlanContext, into: str)
         into: `[]` for each collection between the field and the struct; empty if the field is the struct.
     """
     if not isinstance(slot.type, tree.Serializer | AvroType):
-        raise MigrationError(f"steps do not reach into {slot.name}, a field of RowData")
+        raise MigrationError(f"steps cannot change what is inside {slot.name}, a field of RowData")
     changed, sql = _change_inside(slot.type, find_root(slot, context), step, context, into)
     return replace(slot, type=changed, sql=sql)
 
@@ -399,7 +404,7 @@ def _change_inside(node: Node, sql: str, step: _FieldStep, context: PlanContext,
     if not into.startswith("[]"):
         raise MigrationError(f"`{into}` is not allowed in a path", hint="`[]` reaches list elements and map values")
     inner = into.removeprefix("[]")
-    # Lambdas may be nested: a suffix gives the variables of each level names of their own.
+    # Lambdas may be nested: a suffix makes the names of their variables differ from those of the level above.
     suffix = f"_{len(inner) // 2 + 1}" if inner else ""
     element, index, key = (quote_name(f"{each}{suffix}") for each in ("element", "index", "key"))
     arguments, entry = element, f"(`key`, {element})"
@@ -443,10 +448,10 @@ _ROW = "row"
 def plan_columns(
     payload: tree.Serializer, step: ColumnsStep, context: PlanContext
 ) -> tuple[tree.Serializer, flows.Stage]:
-    """Apply a `columns` step to a payload; return its new serializer, and the stage that computes the columns.
+    """Apply a `columns` step to a value; return its new serializer, and the stage that computes the columns.
 
     Raises:
-        MigrationError: the payload holds no row, or a column has no type.
+        MigrationError: the value holds no row, or a column has no type.
     """
     match payload:
         case tree.RowData():

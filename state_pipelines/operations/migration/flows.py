@@ -45,7 +45,7 @@ class EqualKeys(StrEnum):
 
 @dataclass(frozen=True)
 class Project:
-    """Stage that computes all fields of the payload by SQL over the present fields; a null payload stays null."""
+    """Stage that computes all fields of a value, list element or map value by SQL; null stays null."""
 
     columns: Columns
     nondeterministic: bool = False
@@ -53,9 +53,9 @@ class Project:
 
 @dataclass(frozen=True)
 class Replace:
-    """Stage that computes the whole payload by SQL.
+    """Stage that computes the whole value, list element or map value by SQL.
 
-    A null payload stays null, unless `over_null` is set: then the SQL is evaluated for it, too.
+    Null stays null, unless `over_null` is set: then the SQL is evaluated for null, too.
     """
 
     sql: str
@@ -65,7 +65,7 @@ class Replace:
 
 @dataclass(frozen=True)
 class Reserialize:
-    """Stage that migrates the payload as Flink does: the restored serializer reads it, the new one writes it."""
+    """Stage that migrates values as Flink does: the restored serializer reads them, the new one writes them."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Rekey:
-    """Stage that computes another key; `rule` says what happens to payloads that get the same key.
+    """Stage that computes another key; `rule` says what happens to values that get the same key.
 
     Sessions that get the same key and overlap are merged into one. If `sessions` is set, a row that belongs to a merged
     session is moved to the session that results.
@@ -186,7 +186,7 @@ class SetSplit:
         connector: name of the connector.
         kind: kind of the state.
         column: name of the column; an element has one value of it for each of its splits.
-        sql: SQL of the new value, over `split`, the payload and the columns beside the payload.
+        sql: SQL of the new value, over `split`, the stored element and the other columns of its row.
     """
 
     connector: str
@@ -198,7 +198,7 @@ class SetSplit:
 
 @dataclass(frozen=True)
 class TableFill:
-    """Stage that sets a field of the payload to values of a table; see `steps.Fill`."""
+    """Stage that sets a field of a value, list element or map value to values of a table; see `steps.Fill`."""
 
     field: str
     table: str
@@ -254,7 +254,7 @@ class Apply:
 class StateMerge:
     """Flow that joins states by key and namespace, and maps also by user key.
 
-    `sql` computes the new payload; each input is a column under its name in `inputs`. VALUE states may be joined to a
+    `sql` computes the new value; each input is a column under its name in `inputs`. VALUE states may be joined to a
     MAP state, which is then the first input: each entry of the map gets the value of its key. `own_keys` leaves out
     keys that the first input does not have.
     """
@@ -470,9 +470,10 @@ class Return:
     Attributes:
         old: name of the state.
         shape: shape in which the migration reads its rows.
-        way: the flow that computes it from new states.
-        lost: dotted paths of its payload that are not restored, each with the reason.
-        kept: whether the migration leaves out some rows; then only the rows that it keeps are compared.
+        way: the flow of the opposite migration, which computes the state from new states.
+        lost: dotted paths of its fields that are not restored, each with the reason.
+        kept: whether the migration leaves out some rows of the state. Then a proof compares only the rows that the
+            migration keeps.
     """
 
     old: str
@@ -496,7 +497,7 @@ class RoundTrip:
 
 
 def plan_round_trips(plan: OperatorPlan) -> dict[str, RoundTrip]:
-    """Plan the round trip of each state that changes, by new name; each old state is in one round trip only."""
+    """Plan the round trips that a proof makes, by new name of a changed state; each old state is in one trip only."""
     judged: set[str] = set()
     trips = {}
     for name, flow in plan.changed.items():
@@ -565,8 +566,8 @@ _AROUND = (_KEY, "state_namespace", "map_key", "list_index", "ttl_last_access")
 def trace_columns(flow: Flow, context: PlanContext) -> Mapping[str, frozenset[Column]]:
     """Find the old columns that each column of a new state is computed from.
 
-    The SQL of stages is searched for names of fields. If a stage sees the whole payload, its result is taken to depend
-    on all fields.
+    The SQL of stages is searched for names of fields. If a stage sees the whole value, its result is taken to depend on
+    all fields.
 
     Args:
         flow: flow of the new state.
@@ -586,7 +587,7 @@ def trace_columns(flow: Flow, context: PlanContext) -> Mapping[str, frozenset[Co
 
 
 def _trace(flow: Flow, context: PlanContext) -> _Lineage:
-    """Find the old columns of each field of the payload; the name is empty for a payload without fields."""
+    """Find the old columns of each field of the value; the name of the field is empty for a value without fields."""
     names = _list_fields(flow.shape, context)
     match flow:
         case Read(state=state, shape=shape):
@@ -609,9 +610,9 @@ def _trace(flow: Flow, context: PlanContext) -> _Lineage:
 
 
 def _find_named(sql: str, before: Mapping[str, frozenset[Column]], flow: Flow) -> frozenset[Column]:
-    """Find the old columns from which the fields that `sql` names are computed; `before` has them for each field.
+    """Find the old columns from which the fields that `sql` names are computed; `before` has these by field.
 
-    `value` stands for the whole payload, unless there is a field of that name.
+    `value` stands for all fields, unless there is a field of that name.
     """
     words = set(re.findall(r"\w+", re.sub(r"'[^']*'", "", sql)))
     found = [old for name, old in before.items() if name in words]

@@ -69,7 +69,7 @@ class Schemas:
 
 
 def read_schemas(snapshot: Snapshot, migrations: Iterable[Migration]) -> Schemas:
-    """Read the shapes of those operators of a snapshot that migrations name.
+    """Read the shapes (serializers) of the states of those operators of a snapshot that migrations name.
 
     Raises:
         StateError: the snapshot cannot be read.
@@ -80,7 +80,7 @@ def read_schemas(snapshot: Snapshot, migrations: Iterable[Migration]) -> Schemas
         try:
             operator = snapshot.operator(name)
         except NotFoundError:
-            continue  # reported when a change of it is applied
+            continue  # an unknown operator is reported when a change of it is applied
         operators[operator.id] = find_shapes(operator)
     together = {f"{each}/{name}": shape for each, shapes in operators.items() for name, shape in shapes.items()}
     return Schemas(operators, lambda name: snapshot.operator(name).id, make_context(snapshot, together))
@@ -200,8 +200,8 @@ def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: 
             shapes, back = apply_migration(shapes, migration, Direction.UPGRADE)
         except StateError as error:
             return _Finding(f"{migration.revision} cannot be applied: {_say(error)}")
-        # If a cast or conversion changes nothing, the state has the type already: the snapshot is probably at a later
-        # revision.
+        # If a cast or conversion changes nothing, the state has the new type already: the snapshot is probably at a
+        # later revision, so this position is not exact.
         exact = exact and back and not (_changes_types(migration) and shapes.is_like(before))
     shapes = schemas
     lost: set[tuple[str, str]] = set()
@@ -209,11 +209,11 @@ def _judge(revisions: Sequence[Migration], schemas: Schemas, index: int, reach: 
         try:
             found = _find_lost(migration, shapes)
             if found is None:
-                return _Finding(f"{migration.revision} can still be applied")
+                return _Finding(f"{migration.revision} can still be applied, so the snapshot is from before it")
             lost |= found
             shapes, back = apply_migration(shapes, _leave_out(migration, shapes, lost), Direction.DOWNGRADE)
         except StateError as error:
-            return _Finding(f"{migration.revision} cannot be taken back: {_say(error)}")
+            return _Finding(f"{migration.revision} cannot be reverted: {_say(error)}")
         exact = exact and back
     return _Finding(exact=exact)
 
@@ -228,7 +228,7 @@ def _find_lost(migration: Migration, after: Schemas) -> set[tuple[str, str]] | N
     """List the states whose shape before `migration` is unknown, since their changes have no downgrade.
 
     Returns (operator, state) pairs; the state '' stands for all states of the operator. Returns None if such a change
-    has not been applied to `after` yet: it fits and would change serializers.
+    still fits `after` and would change its serializers: then the snapshot cannot be at a revision that includes it.
     """
     lost: set[tuple[str, str]] = set()
     for change in migration.changes:
@@ -245,7 +245,7 @@ def _find_lost(migration: Migration, after: Schemas) -> set[tuple[str, str]] | N
 
 
 def _leave_out(migration: Migration, schemas: Schemas, lost: set[tuple[str, str]]) -> Migration:
-    """Return the migration without changes that have no downgrade, and without changes of the states in `lost`."""
+    """Return the migration without changes that have no downgrade or are of states in `lost` (see `_find_lost`)."""
     kept = []
     for change in migration.changes:
         names = _name_states(change, schemas)

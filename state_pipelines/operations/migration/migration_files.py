@@ -155,7 +155,9 @@ def load_migration(path: str | Path, *, allow_python: bool = False, named: bool 
     is_python = Path(path).suffix == ".py"
     if is_python and not allow_python:
         hint = "Python can do anything on this machine; if you trust the file, allow it with --allow-python"
-        raise MigrationError("the migration file is Python, which is not run by itself", where=where, hint=hint)
+        raise MigrationError(
+            "the migration file is Python, which is not run unless that is allowed", where=where, hint=hint
+        )
     raw = read_given_file(path, "the migration file", kind=MigrationError)
     try:
         content = run_python_file(path, "MIGRATION", kind=MigrationError) if is_python else parse_yaml(raw)

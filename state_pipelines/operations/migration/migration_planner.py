@@ -114,13 +114,13 @@ def plan_migrations(
             # A downgrade of another change may need fields or states that a change without a downgrade has removed.
             # Then no state of the operator can be restored.
             return replace(plan, reason=reason, impossible=dict.fromkeys(shapes, reason))
-        error.what = f"the way back does not fit: {error.what}"
+        error.what = f"the opposite migration does not fit: {error.what}"
         raise
     gone = sorted(set(shapes) - set(back.states) - set(plan.dropped) - set(planner.impossible))
     if gone:
         raise MigrationError(
-            f"the way back does not bring back state {', '.join(gone)}",
-            hint="Write steps that do, or say why there is no downgrade (`downgrade: {impossible: reason}`)",
+            f"the opposite migration does not restore state {', '.join(gone)}",
+            hint="Add steps to it that do, or say why there is no downgrade (`downgrade: {impossible: reason}`)",
         )
     returned = {name: flow for name, flow in back.states.items() if name in shapes and name not in planner.impossible}
     back = replace(back, states=returned)
@@ -150,15 +150,15 @@ def find_subject(change: Change, direction: Direction) -> str:
 
 @contextmanager
 def _hint_at_columns(shape: StateShape, context: PlanContext) -> Iterator[None]:
-    """Add a hint to an error about a payload without fields: the steps that can be used for such state."""
+    """Add a hint to an error about a value without fields: the steps that can change such state."""
     try:
         yield
     except MigrationError as error:
         payload = shape.payload
         if isinstance(payload, tree.Basic) and shape.kind in LIST_KINDS:
             error.hint = (
-                "Of the state of a connector, `set` changes what `read` shows, such as `split.offset` of Kafka; "
-                "`convert` takes other values"
+                "If a connector wrote the state, `set` changes the columns that `read` shows, such as `split.offset` "
+                "of Kafka; for other values, use `convert`"
             )
         elif isinstance(payload, tree.Declared | BeamSerializer):
             names = ", ".join(list_columns(payload, context))
@@ -169,12 +169,12 @@ def _hint_at_columns(shape: StateShape, context: PlanContext) -> Iterator[None]:
 
 
 class _Planner:
-    """Applies steps to flows."""
+    """Plan of one operator in the making: the flows of its states, to which the steps of revisions are added."""
 
     def __init__(self, shapes: Mapping[str, StateShape], context: PlanContext) -> None:
         self.shapes = shapes
-        # The subclasses of POJOs that any state of the snapshot lists: `_complete` adds them to the payloads that steps
-        # change. `context` is without subclasses, since steps may rename them in the payloads.
+        # The subclasses of POJOs that any state of the snapshot lists: `_complete` adds them to the POJOs that steps
+        # change. `context` is without subclasses, since steps may rename them in these POJOs.
         self.given = context.layouts
         self.notes: list[str] = []
         self.context = replace(context, layouts=replace(context.layouts, subclasses=()))
@@ -186,7 +186,7 @@ class _Planner:
         self._known_fields: set[str] = set()
 
     def run(self, chain: Chain, operators: Collection[str] | None, *, possible: bool = False) -> OperatorPlan:
-        """Apply a chain of revisions; with `possible`, leave out downgrades that are impossible."""
+        """Apply a chain of revisions to the states; with `possible`, leave out downgrades that are impossible."""
         for migration, direction in chain:
             changes = _chosen(migration, operators)
             for change in changes if direction == Direction.UPGRADE else reversed(changes):
@@ -269,7 +269,7 @@ class _Planner:
         self.losses.setdefault(subject, {}).update(dict.fromkeys(fields, reason))
 
     def _step(self, subject: str, step: st.Step) -> str:
-        """Apply a step; return the name that the state has afterwards."""
+        """Apply a step to the state `subject`, or to the whole operator; return the name of the state afterwards."""
         if isinstance(step, st.Key):
             self._rekey(step)
             return subject
@@ -405,14 +405,14 @@ class _Planner:
                 raise UsageError(f"{type(step).__name__} is no step on a state")
 
     def _with_payload(self, shape: StateShape, payload: tree.Serializer) -> StateShape:
-        payload_type(payload, self.context)  # refuses what has no columns
+        payload_type(payload, self.context)  # raises an error if values have no Arrow type
         return shape.with_payload(payload)
 
     def _convert(self, subject: str, flow: Flow, step: st.Convert) -> Flow:
         shape = flow.shape
         new = adopt_python_payload(shape.payload, resolve_type(step.type, self.context))
         extracted = extract_like(step.type)
-        # Flink does not extract the serializers of SQL rows from Java's types, so the note would be wrong for them.
+        # The note below is about serializers that Flink extracts from Java's types, as it does not for SQL rows.
         is_row = any(isinstance(each, tree.RowData) for each in walk(step.type))
         if extracted != step.type and not is_row:
             self.notes.append(
@@ -452,7 +452,7 @@ class _Planner:
             raise MigrationError(f"there is a state {name} already", hint="Rename or drop that one first")
 
     def _put(self, olds: Collection[str], news: Mapping[str, Flow]) -> None:
-        """Replace old states by new ones, at the position of the first old one."""
+        """Replace old states by new ones, which take the position of the first old one in the order of the states."""
         states: dict[str, Flow] = {}
         placed = False
         for name, flow in self.states.items():

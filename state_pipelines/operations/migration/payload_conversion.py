@@ -39,31 +39,31 @@ EXTRA = ("class", "row_kind")
 
 
 def payload_type(payload: tree.Serializer, context: PlanContext) -> pa.DataType:
-    """Return the Arrow type of the values of a payload.
+    """Return the Arrow type of the value, list element or map value that `payload` serializes.
 
     Raises:
-        UnsupportedError: values of the payload have no Arrow type.
+        UnsupportedError: its values have no Arrow type.
     """
     return column_type(derive_layout(payload, context.layouts))
 
 
 def list_columns(payload: tree.Serializer, context: PlanContext) -> tuple[str, ...]:
-    """Names of the columns of a payload; none when it is no struct."""
+    """List the columns of the value, list element or map value that `payload` serializes; none if it is no struct."""
     kind = payload_type(payload, context)
     return tuple(each.name for each in kind) if pa.types.is_struct(kind) else ()
 
 
 def convert_by_name(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> str:
-    """Make SQL that computes the new payload from the fields of the old one by their names.
+    """Make SQL that computes a new value from the fields of the old one by their names.
 
     Raises:
-        MigrationError: the new payload has fields that the old one lacks, or only one of the two has fields.
+        MigrationError: the new value has fields that the old one lacks, or only one of the two has fields.
     """
     return _convert(payload_type(old, context), payload_type(new, context), "value", "", 0)
 
 
 def convert_fields(old: tree.Serializer, new: tree.Serializer, context: PlanContext) -> Columns | None:
-    """Make SQL for each column of the new payload from the old columns of the same name; None unless both have fields.
+    """Make SQL for each column of a new value from the old column of the same name; None unless both have fields.
 
     Raises:
         MigrationError: as `convert_by_name`.
@@ -102,7 +102,10 @@ def _convert(old: pa.DataType, new: pa.DataType, sql: str, path: str, depth: int
         return f"transform({sql}, {element} -> {inner})"
     if pa.types.is_struct(old) or pa.types.is_struct(new):
         what = path.rstrip(".") or "the value"
-        raise MigrationError(f"only one of the types of {what} has fields", hint="Give an expression")
+        raise MigrationError(
+            f"either the old or the new type of {what} has no fields, so they cannot be matched by name",
+            hint="Give an expression",
+        )
     return sql
 
 
@@ -127,7 +130,7 @@ def follows_protocol(old: tree.Serializer, new: tree.Serializer, context: PlanCo
 def find_lost_fields(
     old: tree.Serializer, new: tree.Serializer, expression: str | None, context: PlanContext
 ) -> tuple[str, ...]:
-    """List the fields of the old payload that the new one lacks and the expression does not name, as dotted paths."""
+    """List the fields of the old value that the new one lacks and the expression does not name, as dotted paths."""
     before, after = payload_type(old, context), payload_type(new, context)
     if expression is None:
         return tuple(_lost(before, after, ""))
@@ -152,7 +155,8 @@ def _lost(old: pa.DataType, new: pa.DataType, path: str) -> Iterator[str]:
 def resolve_type(of: tree.Serializer, context: PlanContext) -> tree.Serializer:
     """Complete the serializer of a type that a migration file names, from the serializers of the snapshot.
 
-    A Kryo serializer gets the Kryo registrations of the job. In place of a declared one, return that of the snapshot.
+    A Kryo serializer gets the Kryo registrations of the job. For `Declared<CLASS>`, return the serializer of that class
+    in the snapshot.
 
     Raises:
         MigrationError: the snapshot has no serializer of a declared class.
@@ -186,7 +190,7 @@ def _find_declared(of: tree.Declared, context: PlanContext) -> tree.Declared:
 def rename_classes(
     payload: tree.Serializer, names: tuple[tuple[str, str], ...], context: PlanContext
 ) -> tuple[tree.Serializer, str | None]:
-    """Rename classes in a payload; return its new serializer, and the SQL of the values.
+    """Rename classes in the serializer of a value; return the new serializer, and the SQL of the values.
 
     The SQL is None if the bytes of the values stay the same. Plan later steps with the context of `rename_context`.
 
@@ -204,7 +208,7 @@ def rename_classes(
                         hint="`convert` the payload, or keep the class",
                     )
     if isinstance(payload, tree.Pojo):
-        # Subclasses that only the rest of the snapshot lists are renamed too.
+        # Add the subclasses that only other states of the snapshot list, so that these are renamed too.
         rebuilt, _ = open_struct(payload, "", context).rebuild(open_struct(payload, "", context).slots)
         assert isinstance(rebuilt, tree.Serializer)
         payload = rebuilt
@@ -377,7 +381,7 @@ def take_collection(slot: Slot, of: tree.Serializer, context: PlanContext) -> Sl
     """
     if not isinstance(slot.type, tree.Kryo):
         kind = describe(slot.type) if isinstance(slot.type, tree.Serializer) else "no serializer"
-        raise MigrationError(f"field {slot.name} does not go through Kryo, it is {kind}")
+        raise MigrationError(f"field {slot.name} is not written by Kryo: it is {kind}")
     new = _wrap_collection(of)
     return replace(slot, type=new, sql=_read_json(slot.sql, slot.type, new, context))
 
@@ -406,7 +410,7 @@ def _read_json(sql: str, kryo: tree.Kryo, new: tree.Serializer, context: PlanCon
 
 
 def read_json(sql: str, kind: pa.DataType) -> str:
-    """Make SQL that parses JSON, as `dump` writes it, into a list, set or map.
+    """Make SQL that parses the JSON of a collection in tables (`codecs.json`) into a list, set or map.
 
     Raises:
         MigrationError: Spark cannot read elements of this type from JSON.

@@ -1,4 +1,4 @@
-"""Steps that make one payload of another: what has been added, removed, renamed, cast, or become another family.
+"""Search for the steps that turn one payload into another: added, removed, renamed and cast fields, other families.
 
 Fields are matched by name. A missing field and a new one of the same type may be a renamed field; only where one pair
 is alike is that taken for granted, and reported.
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 _MOST = 6
-"""Most matchings that are listed: a row with many fields of one type can have one matching for each field."""
+"""Maximum number of matchings that are listed; a row with many fields of one type can have one for each field."""
 
 
 @dataclass(frozen=True)
@@ -193,11 +193,11 @@ def make_steps(
     add: Callable[[int, str], st.Step],
     cast: Callable[[int, int], st.Step | None],
 ) -> list[st.Step]:
-    """Make the steps that change the fields of a struct as a reading says.
+    """Make the steps that change the fields of a struct according to one reading (see `FieldMatching`).
 
     Args:
         reading: the reading.
-        path: path of the struct, with a dot at its end; empty for the payload itself.
+        path: path of the struct, with a dot at its end; empty for the whole value.
         names: the columns of the old fields.
         add: makes the step that adds a new field, from its position and a name.
         cast: makes the step that gives an old field the type of a new field, from their positions; returns None if it
@@ -235,7 +235,9 @@ def require_one_reading(old: pa.DataType, new: pa.DataType) -> None:
         if all(_is_positional(each) for each in (one, other)):
             readings = list_readings([each.type for each in one], [each.type for each in other], _is_alike)
             if len(readings) > 1:
-                raise MigrationError("fields go by position, and may have shifted", hint=explain_readings(readings))
+                raise MigrationError(
+                    "the fields have no names, and may have moved to other positions", hint=explain_readings(readings)
+                )
         known = {each.name: each.type for each in one}
         for each in other:
             if each.name in known:
@@ -255,7 +257,7 @@ def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def explain_readings(readings: Sequence[FieldMatching]) -> str:
-    """Describe alternative readings in words."""
+    """Describe the alternative readings (see `FieldMatching`) of a changed struct in words."""
     more = ", or others" if len(readings) == _MOST else ""
     return "; or ".join(each.text for each in readings) + more
 
@@ -402,8 +404,9 @@ class Defaults:
 def _default(of: object, *, strict: bool) -> str:
     """Return SQL of an initial value for a type.
 
-    The value is zero or FALSE for types that may be primitives in Java (serializers do not tell them from boxed types),
-    else NULL. If `strict` is set, only nullable types get NULL: the value of others is an empty string or TODO.
+    The value is zero or FALSE for numbers and booleans, which may be primitives in Java (serializers do not tell them
+    from boxed types), else NULL. If `strict` is set, only nullable types get NULL: the value of others is an empty
+    string or TODO.
     """
     match of:
         case tree.Basic(kind=kind) if kind in _WHOLE:
@@ -426,7 +429,7 @@ Renames = Mapping[str, str]
 
 @dataclass
 class Differences:
-    """Steps from one payload to another.
+    """Steps that turn a value, list element or map value into one of another serializer.
 
     Attributes:
         steps: the steps, in order.
@@ -446,11 +449,11 @@ class Differences:
 def propose(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None = None
 ) -> Iterator[Differences]:
-    """Propose alternative steps from one payload to another, most specific first; the caller uses the first that fit.
+    """Propose alternative steps from one serializer to another, most specific first; the first that fit are used.
 
     Args:
-        old: the present payload.
-        new: the wanted payload.
+        old: the present serializer of the value, list element or map value.
+        new: the wanted serializer.
         context: planning context of the snapshot.
         renames: known renamed fields; None to guess.
     """
@@ -458,7 +461,7 @@ def propose(
         try:
             found = attempt(old, new, context, renames)
         except StateError:
-            continue  # the next one asks less
+            continue  # the next attempt needs less knowledge of the two types
         yield found
     lost = _list_lost(old, new, TODO, context)
     yield Differences([st.Convert(new, TODO, lost)], removed=[*lost], doubts=_explain_shifts(old, new, context))
@@ -485,10 +488,10 @@ def has_todo(steps: Iterable[st.Step]) -> bool:
 def _by_protocol(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """Propose to convert the whole payload as Flink migrates a custom serializer; refuse if fields would be lost."""
+    """Propose to convert the whole value as Flink migrates a custom serializer; refuse if fields would be lost."""
     del renames
     if not follows_protocol(old, new, context) or find_lost_fields(old, new, None, context):
-        raise MigrationError("Flink's protocol does not do all of it")
+        raise MigrationError("Flink's own state migration would not convert the whole value")
     return Differences([st.Convert(new)])
 
 
@@ -517,16 +520,16 @@ def _by_collection(
     del renames
     before, after = payload_type(old, context), payload_type(new, context)
     if not isinstance(old, tree.Kryo) or not pa.types.is_string(before):
-        raise MigrationError("it does not go through Kryo, or its elements are known")
+        raise MigrationError("the old value is not JSON text of a collection that Kryo wrote")
     if not (pa.types.is_list(after) or pa.types.is_map(after)):
-        raise MigrationError("it is no collection")
+        raise MigrationError("the new type is no collection")
     return Differences([st.Convert(new, read_json("value", after))])
 
 
 def _by_conversion(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """Propose to convert the whole payload by the names of its fields."""
+    """Propose to convert the whole value by the names of its fields."""
     del renames
     before, after = payload_type(old, context), payload_type(new, context)
     if (
@@ -534,7 +537,7 @@ def _by_conversion(
         and pa.types.is_string(after)
         and (pa.types.is_list(before) or pa.types.is_map(before))
     ):
-        raise MigrationError("text is not the collection that Kryo writes, whose class is not known")
+        raise MigrationError("a Kryo value whose class is not known cannot be made from a list or map")
     if not follows_protocol(old, new, context):
         convert_by_name(old, new, context)
         require_one_reading(before, after)
@@ -545,11 +548,11 @@ def _by_conversion(
 def _by_expression(
     old: tree.Serializer, new: tree.Serializer, context: PlanContext, renames: Renames | None
 ) -> Differences:
-    """Propose to convert the whole payload by an expression with each new field, TODO where its value is not known."""
+    """Propose to convert the whole value by an expression with each new field, TODO where its value is not known."""
     before, after = payload_type(old, context), payload_type(new, context)
     if not pa.types.is_struct(before) or not pa.types.is_struct(after):
         if pa.types.is_struct(before) or pa.types.is_struct(after) or not is_castable(before, after):
-            raise MigrationError("no expression is known")
+            raise MigrationError("no SQL is known that converts the value")
         return Differences([st.Convert(new, f"CAST(value AS {sql_type(after)})")])
     require_one_reading(before, after)
     known = {each.name: each.type for each in before}
@@ -584,7 +587,7 @@ def _list_lost(
 
 @dataclass
 class _Comparison:
-    """Inputs and findings of a comparison of two payloads while it runs.
+    """Inputs and findings of a comparison of two serializers while it runs.
 
     Attributes:
         found: steps and remarks.
@@ -606,7 +609,7 @@ def _compare(old: Node, new: Node, path: str, of: _Comparison) -> None:
         new = _name_alike(old, new)
     before, after = open_struct(old, "", of.context), open_struct(new, "", of.context)
     if _node_class(old) is not _node_class(new):
-        raise MigrationError("the families differ")
+        raise MigrationError("the two serializers are of different kinds")
     olds = _list_slots(before, after)
     news = _list_slots(after, before)
     if (by_position or not before.named) and _shifts(new, [*olds.values()], [*news.values()], path, of):

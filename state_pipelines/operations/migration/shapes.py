@@ -29,14 +29,12 @@ if TYPE_CHECKING:
 
     from state_pipelines.snapshot import Declarations, Operator, Snapshot
 
-"""Kinds of operator state, which are its distribution modes."""
-
 _COLUMNS = {StateKind.LIST: "list_value", StateKind.MAP: "map_value", StateKind.BROADCAST: "map_value"}
 
 
 @dataclass(frozen=True)
 class StateShape:
-    """The serializers of one state.
+    """The serializers of one state, and operations on them that plan a migration.
 
     Attributes:
         info: meta info of the state.
@@ -77,7 +75,7 @@ class StateShape:
 
     @property
     def column(self) -> str:
-        """Name of the column that has the payload in tables of the state."""
+        """Name of the column that has the value, list element or map value in tables of the state."""
         return _COLUMNS.get(self.kind, "value")
 
     @property
@@ -103,7 +101,7 @@ class StateShape:
         return self.info.namespace_serializer
 
     def with_payload(self, payload: tree.Serializer) -> StateShape:
-        """Return the shape with another payload."""
+        """Return the shape with another serializer of the value, list element or map value."""
         return replace(self, info=replace_payload(self.info, payload))
 
     def with_name(self, name: str) -> StateShape:
@@ -132,9 +130,10 @@ class StateShape:
         if isinstance(payload, PythonValue):
             if StateKind.MAP in (kind, self.kind):
                 raise MigrationError(
-                    "map state of Python functions does not become state of another kind, or the reverse"
+                    "map state of a Python function cannot become state of another kind, nor other state map state"
                 )
-            # In Java, VALUE and LIST state of Python functions are the same: a list of byte arrays.
+            # In Java, VALUE and LIST state of Python functions are both lists of byte arrays: only the declared kind
+            # changes.
             return self.with_payload(replace(payload, kind=kind))
         inner = ttl(payload) if self.ttl else payload
         value: tree.Serializer = inner
@@ -147,7 +146,7 @@ class StateShape:
         return replace(self, info=_with_value(replace(self.info, options=options), value))
 
     def with_key(self, key: tree.Serializer | None) -> StateShape:
-        """Return the shape with another key."""
+        """Return the shape with another serializer of the keys of the operator."""
         if self.kind != StateKind.TIMER:
             return replace(self, key=key)
         element = self.info.element
@@ -185,7 +184,7 @@ def payload_serializer(info: StateMetaInfo) -> tree.Serializer:
 
 
 def replace_payload(info: StateMetaInfo, payload: tree.Serializer) -> StateMetaInfo:
-    """Return meta info with another payload serializer (see `payload_serializer`)."""
+    """Return meta info with `payload` in place of the serializer that `payload_serializer` finds."""
     return _with_value(info, _replace_inside(info.value_serializer, payload_serializer(info), payload))
 
 
@@ -260,7 +259,7 @@ def adopt_python_type(of: FieldType) -> PythonType:
 
 
 def adopt_python_payload(payload: tree.Serializer, of: tree.Serializer) -> tree.Serializer:
-    """Return the payload with a type of a migration file, as a type of PyFlink if it is state of a Python function."""
+    """Return the serializer of a type in a migration file; for state of a Python function, the type of PyFlink."""
     return replace(payload, type=adopt_python_type(of)) if isinstance(payload, PythonValue) else of
 
 
@@ -270,7 +269,7 @@ def find_java_name(name: str, known: Collection[str]) -> str:
 
 
 def make_java_name(name: str, like: StateShape) -> str:
-    """Return the name in Java of a new state made of state `like`: with PyFlink's prefix if that is a Python state."""
+    """Return the name in Java of a new state: with PyFlink's prefix if `like`, which it is made of, is Python state."""
     return PREFIX + name if python_name(like.info) and not name.startswith(PREFIX) else name
 
 

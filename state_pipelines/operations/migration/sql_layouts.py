@@ -1,7 +1,7 @@
 """Steps to other layouts of SQL state: matches of a join, the first rows of a rank, rows of a window added up.
 
-Each needs what another state of the operator holds, or all entries of a key: copies of states are reduced to one value
-per key first, and stand beside the entries then.
+Each of them needs values of another state of the operator, or all entries of a key. So states are copied, the copies
+are reduced to one value per key, and these values are merged with the entries.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MARKS: Mapping[str, str] = {_ROW: _MARKED, _KEYED: _KEYED_MARKED, _COUNTED: _CO
 
 @dataclass(frozen=True)
 class LayoutSteps:
-    """Steps to another layout.
+    """Steps that change the layout of a state.
 
     Attributes:
         copies: (name of a state, steps) to be applied first, in order: they copy states, and change the copies.
@@ -84,7 +84,7 @@ def _copy_name(purpose: str, state: str) -> str:
     return f"{purpose}_{state.replace('-', '_')}"
 
 
-# Joins.
+# Steps for states of joins.
 
 
 def _count_matches(verdict: StateVerdict, old: PlannedState, operator: PlannedOperator) -> LayoutSteps:
@@ -117,7 +117,7 @@ def _count_matches(verdict: StateVerdict, old: PlannedState, operator: PlannedOp
     return LayoutSteps(tuple(copies), (merge,))
 
 
-# Ranks.
+# Steps for states of ranks (Top-N).
 
 
 def _compare(first: FirstRows, one: Sequence[str], other: Sequence[str], tie: str = "0") -> str:
@@ -192,7 +192,9 @@ def _list_one_row(verdict: StateVerdict, old: PlannedState, new: PlannedState) -
     """Turn the value state of a rank that keeps one row into a map with this row; the user key is computed from it."""
     columns = sorted((each for each in verdict.columns if each.row == 0), key=lambda each: each.new or 0)
     if any(each.new is None or each.old is None or each.derivation not in UNCHANGED for each in columns):
-        raise IncompatibleError(f"the key of state {new.name} is not a column of the old rows", hint=EMPTY_WAY)
+        raise IncompatibleError(
+            f"the map key of state {new.name} cannot be copied from columns of the old rows", hint=EMPTY_WAY
+        )
     made = ", ".join(["'row_kind', '+I'", *(f"'f{each.new}', value.f{each.old}" for each in columns)])
     row = old.rows[-1].describe()
     of, value = (
@@ -207,7 +209,7 @@ def _list_one_row(verdict: StateVerdict, old: PlannedState, new: PlannedState) -
     return LayoutSteps(steps=(kind,))
 
 
-# Windows of OVER.
+# Steps for the rows in the window of an OVER aggregate.
 
 INPUT, LAST_TIME = "inputState", "lastTriggeringTsState"
 _SIZES, _SIZES_TIME, _SMALLEST = "sizes_inputState", "sizes_time", "smallest_time"
@@ -283,8 +285,8 @@ def fold_rows(
     """
     by_event_time = operator.find_state(LAST_TIME) is not None
     if not by_event_time and operator.find_state("cleanupTsState") is not None:
-        # A timer of `ProcTimeRangeBoundedPrecedingFunction` adds rows to the accumulator. The state does not say to
-        # which rows that has happened.
+        # `ProcTimeRangeBoundedPrecedingFunction` adds a row to the accumulator when a timer fires. The state does not
+        # say which of its rows have been added.
         raise IncompatibleError(
             "the state of an OVER by RANGE of processing time does not say which of its rows are in the aggregate",
             hint=EMPTY_WAY,

@@ -1,4 +1,4 @@
-"""The revision of a SQL query that changes: verdicts on its state carried out as steps of a migration.
+"""Drafts of the revision for a SQL query that changes: steps of a migration that carry out the verdicts on its state.
 
 `sql.comparison` says where each operator, state and column comes from; this module says it in steps, and refuses what
 no step does.
@@ -161,7 +161,9 @@ def _require_possible(comparison: PlanComparison, binding: Binding) -> None:
         for text in _explain(operator)
     ]
     if found:
-        raise IncompatibleError(f"the state cannot be migrated: {'; '.join(found)}", hint=f"Else {EMPTY_WAY}")
+        raise IncompatibleError(
+            f"the state cannot be migrated: {'; '.join(found)}", hint=f"If the query must change so: {EMPTY_WAY}"
+        )
 
 
 def _explain(operator: OperatorVerdict) -> Iterator[str]:
@@ -336,7 +338,7 @@ class _OperatorDraft:
             columns = [each for each in verdict.columns if each.row == number and each.new is not None]
             columns.sort(key=lambda each: each.new or 0)
             if len(new.rows) > len(old.rows) and number < len(new.rows) - 1:
-                # The state becomes a map: `change_layout` has computed its key row already.
+                # The state becomes a map: the steps of `change_layout` compute this row, which is its key.
                 continue
             before, after = old.rows[number if len(new.rows) == len(old.rows) else -1], new.rows[number]
             stays = [each.old for each in columns] == list(range(len(before.columns)))
@@ -346,7 +348,9 @@ class _OperatorDraft:
             if new.plain_template.startswith(f"Map<{{{number}}},"):
                 yield self._change_user_key(new, number, columns)
             elif new.plain_template.startswith("SortedMap<") or "External<" in new.plain_template:
-                raise IncompatibleError(f"rows inside {new.plain_template} cannot be changed", hint=EMPTY_WAY)
+                raise IncompatibleError(
+                    f"no step changes the columns of rows inside {new.plain_template}", hint=EMPTY_WAY
+                )
             elif any(each.derivation in (*_FOLDS, Derivation.FOLD_ROWS) for each in columns):
                 yield self._fold(old, new, number, columns, verdict.last)
             else:
@@ -406,8 +410,8 @@ class _OperatorDraft:
     ) -> st.Step:
         """Make the step that computes the row of an accumulator: some columns from distinct values or window rows.
 
-        Distinct values are in views, window rows in the state of an OVER. Both are folded in copies of those states,
-        which are then merged with the accumulator.
+        Distinct values are in views, window rows in the state of an OVER. Copies of those states are reduced to the new
+        columns, and then merged with the accumulator.
         """
         folded: dict[str, list[tuple[PlannedColumn, str]]] = {}
         made = []
@@ -513,7 +517,7 @@ class _OperatorDraft:
 
 
 def _name_folded(view: str) -> str:
-    """Return the name of the copy in which a view is folded; SQL can use it without quotes."""
+    """Return the name of the copy of a view that is reduced to one value per key; SQL can use it without quotes."""
     return f"folded_{view.replace('$', '_')}"
 
 
@@ -545,7 +549,7 @@ def _name_type(column: PlannedColumn) -> str:
 
 
 def _fold_values(derivation: Derivation, view: PlannedState, column: PlannedColumn) -> str:
-    """Make SQL that folds the distinct values of a view to a column; they are the keys of the view's entries."""
+    """Make SQL that aggregates the distinct values of a view, the keys of its entries, to the value of a column."""
     if "?" in view.plain_template or "{0}" in view.plain_template:
         raise IncompatibleError(
             f"the new aggregate cannot be computed from {view.meaning}: the distinct values are rows, or are stored "

@@ -102,7 +102,7 @@ def _require_user_keys(step: st.Kind, before: StateKind) -> None:
 def plan_split_target(
     flow: Flow, target: st.SplitTarget, step: st.Split, context: PlanContext
 ) -> tuple[Flow, set[str]]:
-    """Plan one of the states that a state is split into; return its flow, and the fields of the old payload it uses.
+    """Plan one of the states that a state is split into; return its flow, and the fields of the old value that it uses.
 
     Raises:
         MigrationError: the target names an unknown field.
@@ -190,7 +190,7 @@ class SessionStates:
         """
         if nondeterministic:
             raise MigrationError(
-                f"{', '.join(self.roles)} must change alike, and the expression gives other values each time",
+                f"{', '.join(self.roles)} must change in the same way, but the expression is nondeterministic",
                 hint="Use one that gives the same values for the same rows, such as a hash of the key",
             )
         if not isinstance(self.window, tree.Basic) or self.window.kind not in _WINDOWS:
@@ -297,7 +297,7 @@ def plan_split_edit(flow: Flow, step: st.Set, connectors: Collection[tuple[str, 
     """
     connector = dict(connectors).get(flows.find_reads(flow)[0])
     if connector is None:
-        return flow  # planned on serializers alone, which stay
+        return flow  # a plan without a snapshot needs serializers only, and this step does not change them
     if isinstance(connector, str):
         raise MigrationError(f"the state has no column {step.field}: {connector}")
     column, edit = step.field.removeprefix(_PREFIX), find_codec(connector.name, connector.kind).edit
@@ -398,7 +398,7 @@ def require_meaning(step: st.Step, shape: StateShape) -> None:
     of = f"{shape.kind} state of the operator" if shape.kind != StateKind.BROADCAST else "broadcast state"
     match step:
         case st.TtlStep():
-            raise MigrationError(f"{of} has no TTL: Flink keeps times of the last access with keys only")
+            raise MigrationError(f"{of} cannot have TTL: only keyed state has times of the last access")
         case st.Kind():
             raise MigrationError(
                 f"{of} cannot change its kind: the code of the job decides how entries are distributed to subtasks",

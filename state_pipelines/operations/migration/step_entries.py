@@ -37,9 +37,9 @@ class _Entry:
     Attributes:
         name: name of the step in the file.
         kind: class of the step.
-        whole: the only field of the class, if the content of the entry is its value; empty if the content is a mapping
-            of fields.
-        noun: noun for the elements of that value, for the error if it is empty.
+        whole: for an entry whose content is the value of one field (`rename_state: NAME`): the name of that field in
+            the class. Empty for an entry that names its fields (`drop: {field: NAME}`).
+        noun: noun for the elements of a `whole` that is a mapping, for the error if it is empty.
     """
 
     name: str
@@ -82,7 +82,7 @@ def _adapt(kind: Any) -> TypeAdapter[Any]:
 
 
 def parse_step(step: object, where: str, directory: Path) -> st.Step:
-    """Make a step from its entry in a file.
+    """Make a step of a migration from its entry in a migration file.
 
     Args:
         step: the entry, as YAML is parsed.
@@ -168,7 +168,7 @@ def _read_avro(given: object, class_name: object, directory: Path) -> tree.Seria
     except StateError as error:
         raise MigrationError(f"{given} is not an Avro schema: {error.what}") from None
     if isinstance(class_name, dict | list):
-        raise MigrationError("`class` is missing")
+        raise MigrationError("`class` is not text")
     name = str(class_name) if class_name else "org.apache.avro.generic.GenericRecord"
     return avro(name, compact_schema(schema))
 
@@ -192,18 +192,18 @@ def _complete(entry: _Entry, made: st.Step, body: Any) -> st.Step:
         case st.Kind(to=StateKind.MAP):
             _refuse(body, "type", "expression", "discard")
             if made.map_key is None:
-                raise MigrationError("`map_key` is not a mapping")
+                raise MigrationError("`map_key` is missing")
         case st.Kind():
             _refuse(body, "map_key", "value")
         case st.RenameStates(names=names) if len({new for _, new in names}) < len(names):
             raise MigrationError("`rename_state` gives one new name to several states")
         case st.Fill(keys=()):
-            raise MigrationError("`keys` names no field of the key")
+            raise MigrationError("`keys` is empty")
         case st.Merge(others=()):
-            raise MigrationError("`with` names no state")
+            raise MigrationError("`with` is empty")
         case st.Split(into=targets):
             if not targets:
-                raise MigrationError("`into` is not a mapping of states")
+                raise MigrationError("`into` is empty")
             for each in targets:
                 if bool(each.fields) == ("type" in body["into"][each.name]):
                     raise MigrationError("a state takes either `fields` or `type`", where=Where(path=each.name))
@@ -223,7 +223,7 @@ def explain(error: ValidationError, where: str, body: object, whole: str = "") -
         error: the error of pydantic.
         where: position of the entry that was validated.
         body: content of the entry.
-        whole: name of the field that the content is the value of; empty if it is a mapping of fields.
+        whole: name of the field, if the content is the value of a single one (see `_Entry`); else empty.
     """
     errors = error.errors(include_url=False)
     unknown = [each for each in errors if each["type"] == "unexpected_keyword_argument"]

@@ -195,7 +195,7 @@ def parse_type(text: str, *, collections: bool = False) -> tree.Serializer:
     if (generic := _GENERIC.fullmatch(plain)) and generic[1] in JAVA_COLLECTIONS:
         arguments = [parse_type(each) for each in _split_arguments(generic[2])]
         if len(arguments) != JAVA_COLLECTIONS[generic[1]]:
-            raise MigrationError(f"{text!r} has {len(arguments)} type arguments")
+            raise MigrationError(f"{text!r} has the wrong number of type arguments, {len(arguments)}")
         return make_collection(generic[1], arguments)
     plain = plain.removeprefix("java.lang.") if plain.count(".") == 2 else plain
     word = re.compile(rf"(?<![\w.#`$])({'|'.join(JAVA_TYPES)})(?![\w.:#`$])")

@@ -117,7 +117,7 @@ def _parse_kind(text: str) -> StateKind:
 
 def _parse_name(text: str) -> str:
     if not text or not text.isprintable():
-        raise MigrationError(f"{text!a} is not a name")
+        raise MigrationError(f"{text!a} is not a name: it is empty or has unprintable characters")
     return text
 
 
@@ -160,22 +160,22 @@ Pairs = Annotated[
 
 
 class StepValue:
-    """A step, or an entry inside of one."""
+    """Base class of the steps, and of the entries inside of them."""
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 @dataclass(frozen=True)
 class Rename(StepValue):
-    """Fields get other names; their bytes stay."""
+    """Rename fields; the bytes of their values stay the same."""
 
     names: Annotated[tuple[tuple[Text, Name], ...], _ByName, PlainSerializer(dict), _TEXTS]
-    """By dotted path the new last name."""
+    """By dotted path of a field, its new name (without the path)."""
 
 
 @dataclass(frozen=True)
 class Add(StepValue):
-    """A new field with the value of an expression (a literal where the file gives a default)."""
+    """Add a field with the value of an expression (a literal where the file gives a default)."""
 
     field: Text
     """Dotted path of the field."""
@@ -198,7 +198,7 @@ class Add(StepValue):
 
 @dataclass(frozen=True)
 class Cast(StepValue):
-    """A field gets another type."""
+    """Change the type of a field."""
 
     field: Text
     """Dotted path of the field."""
@@ -221,7 +221,7 @@ class Cast(StepValue):
 
 @dataclass(frozen=True)
 class Drop(StepValue):
-    """A field goes."""
+    """Remove a field."""
 
     field: Text
     """Dotted path of the field."""
@@ -229,10 +229,10 @@ class Drop(StepValue):
 
 @dataclass(frozen=True)
 class Set(StepValue):
-    """A field gets other values of the same type."""
+    """Give a field other values of the same type."""
 
     field: Text
-    """Dotted path of the field; `value` is the whole of a value without fields."""
+    """Dotted path of the field; `value` for a value without fields."""
 
     expression: Text
     """Value of the field."""
@@ -243,18 +243,18 @@ class Set(StepValue):
 
 @dataclass(frozen=True)
 class Reorder(StepValue):
-    """The fields of a family with an order (Row, Tuple, Avro, RowData) come in another one."""
+    """Change the order of the fields of a Row, Tuple, Avro record or RowData."""
 
     names: Names
     """All fields, in the new order."""
 
     path: Annotated[Text, BeforeValidator(lambda given: given or "")] = ""
-    """Dotted path to the struct; by default the payload itself."""
+    """Dotted path to the struct; by default the whole value."""
 
 
 @dataclass(frozen=True)
 class RowColumn(StepValue):
-    """A column of a new row; its name is for readers, columns go by position."""
+    """Column of a new row; its name is only for readers of the file, since rows store columns by position."""
 
     name: Annotated[Text, Field(alias=ENTRY_NAME, exclude=True)]
     """Name of the column."""
@@ -268,10 +268,10 @@ class RowColumn(StepValue):
 
 @dataclass(frozen=True)
 class Columns(StepValue):
-    """A row of the table runtime gets other columns, all at once.
+    """Replace all columns of a row of the table runtime at once.
 
-    The row is the payload, the element of a list, or the first field of a tuple; expressions name the columns of the
-    latter two `row.f0` and so on.
+    The row is the whole value, the element of a list, or the first field of a tuple. Expressions name its columns `f0`
+    and so on; those of a row in a list or tuple, `row.f0` and so on.
     """
 
     columns: Annotated[
@@ -295,7 +295,7 @@ class Columns(StepValue):
             }
         ),
     ]
-    """By name of a column its expression, or `{type, expression}`."""
+    """By name of a new column, its expression, or `{type, expression}`."""
 
 
 def _write_column(column: RowColumn) -> object:
@@ -305,7 +305,7 @@ def _write_column(column: RowColumn) -> object:
 
 @dataclass(frozen=True)
 class Fill(StepValue):
-    """A column of a row gets the values of a Parquet table, by key; keys that the table does not have keep theirs."""
+    """Fill a column of a row from a Parquet table, by key; keys that the table does not have keep their values."""
 
     field: Text
     """The column, such as `f2`."""
@@ -314,7 +314,7 @@ class Fill(StepValue):
     """Path or URL of the table, with one row per key."""
 
     keys: Pairs
-    """By field of the key of the state, or of that of a map (`map_key.f0`), its column in the table."""
+    """By field of the key of the state, or of the user key of a map (`map_key.f0`), its column in the table."""
 
     value: Text
     """Column of the table with the values."""
@@ -322,10 +322,10 @@ class Fill(StepValue):
 
 @dataclass(frozen=True)
 class Convert(StepValue):
-    """The payload gets a serializer of any family."""
+    """Convert the value, list element or map value to a serializer of any family."""
 
     type: Annotated[TypeText, Field(alias="to")]
-    """The new serializer; of Kryo only the class counts, its registrations come from the snapshot."""
+    """The new serializer; for Kryo only the class, since its registrations are taken from the snapshot."""
 
     expression: Text | None = None
     """The new value; by default fields are matched by name."""
@@ -339,15 +339,15 @@ class Convert(StepValue):
 
 @dataclass(frozen=True)
 class RenameClass(StepValue):
-    """Classes or whole packages get other names anywhere in the payload's serializer."""
+    """Rename classes or whole packages anywhere in the serializer of the value, list element or map value."""
 
     names: Pairs
-    """By class or package its new name."""
+    """By class or package, its new name."""
 
 
 @dataclass(frozen=True)
 class Collections(StepValue):
-    """Fields that Flink 1.x wrote by Kryo get the collection serializers of 2.x."""
+    """Convert fields of POJOs that Flink 1.x wrote by Kryo to the collection serializers of Flink 2.x."""
 
     types: Annotated[
         tuple[tuple[Text, CollectionType], ...],
@@ -355,18 +355,18 @@ class Collections(StepValue):
         PlainSerializer(lambda types: {name: spell(of) for name, of in types}),
         _TEXTS,
     ]
-    """By field its elements: `ELEMENT` makes a list, `KEY, VALUE` a map; without the flags for null that Flink adds."""
+    """By field, its elements: `ELEMENT` makes a list, `KEY, VALUE` a map, without the null flags that Flink adds."""
 
 
 @dataclass(frozen=True)
 class Filter(StepValue):
-    """Entries for which an expression is not true go, or all entries of such keys."""
+    """Keep only entries for which an expression is true; with `by`, only keys for which it is true in another state."""
 
     keep: Text
     """Expression over the rows of the state, or of `by`: whether the entry or key stays."""
 
     reason: Text
-    """Reason why the others may go."""
+    """Reason why the other entries may be removed."""
 
     nondeterministic: StrictBool = False
     """The expression gives other values each time."""
@@ -380,13 +380,13 @@ class Filter(StepValue):
 
 @dataclass(frozen=True)
 class TtlStep(StepValue):
-    """TTL on or off, or other times of the last access: one of the three."""
+    """Turn TTL on or off, or change the times of the last access; exactly one of the three entries is given."""
 
     enable: Time | None = None
     """Time of the last access of all entries."""
 
     disable: Text | None = None
-    """Reason why the times may go."""
+    """Reason why the times may be removed."""
 
     shift: Time | None = None
     """New time of the last access, in SQL."""
@@ -400,7 +400,7 @@ class MapKey(StepValue):
     """Type of the user keys."""
 
     expression: Text
-    """The user key."""
+    """SQL of the user key."""
 
     on_equal: Text | None = None
     """Rule for values of a map that get the same user key: `error` (the default), or a SQL aggregate."""
@@ -408,7 +408,7 @@ class MapKey(StepValue):
 
 @dataclass(frozen=True)
 class NewPayload(StepValue):
-    """Type and expression of a new payload, such as the values of a new map."""
+    """Type and expression of the new values of a state, such as the values of a new map."""
 
     type: TypeText | None = None
     """Type of the values; by default as it was."""
@@ -419,36 +419,36 @@ class NewPayload(StepValue):
 
 @dataclass(frozen=True)
 class Kind(StepValue):
-    """The state becomes VALUE, LIST or MAP state; a MAP gets other user keys.
+    """Turn the state into VALUE, LIST or MAP state, or give a MAP other user keys.
 
-    Expressions are over `values` or `entries`, all of a key, where lists and maps become VALUE; else over the one
-    payload. Entries of a map become elements in the order of their keys.
+    Where a list or map becomes VALUE state, expressions see all its elements (`values`) or entries (`entries`) at once;
+    otherwise one value at a time. Entries of a map become elements in the order of their keys.
     """
 
     to: KindText
     """VALUE, LIST or MAP."""
 
     type: TypeText | None = None
-    """Type of the new payload, to VALUE and LIST; by default as it was."""
+    """Type of the new value or list element, for VALUE and LIST; by default as it was."""
 
     expression: Text | None = None
-    """The new payload, to VALUE and LIST; by default the one that there is."""
+    """SQL of the new value or list element, for VALUE and LIST; by default the old value."""
 
     map_key: MapKey | None = None
-    """The user keys, to MAP."""
+    """The user keys, for MAP."""
 
     value: NewPayload | None = None
-    """The values, to MAP."""
+    """The values, for MAP."""
 
     discard: Names = ()
-    """`map_key` where a list of a map is to have its values alone."""
+    """`[map_key]` if a map becomes a list of its values alone."""
 
     nondeterministic: StrictBool = False
     """An expression gives other values each time."""
 
     @property
     def payload(self) -> NewPayload:
-        """Type and expression of the new payload."""
+        """Type and expression of the new value, list element or map value."""
         return self.value or NewPayload(self.type, self.expression)
 
     @property
@@ -459,7 +459,7 @@ class Kind(StepValue):
 
 @dataclass(frozen=True)
 class RenameState(StepValue):
-    """The state gets another name."""
+    """Rename the state."""
 
     name: Text
     """New name."""
@@ -467,31 +467,31 @@ class RenameState(StepValue):
 
 @dataclass(frozen=True)
 class RenameStates(StepValue):
-    """Several states of an operator get other names at once, and may exchange them."""
+    """Rename several states of an operator at once; they may exchange their names."""
 
     names: Pairs
-    """By old name the new one."""
+    """By old name, the new one."""
 
 
 @dataclass(frozen=True)
 class CopyState(StepValue):
-    """The state is there under another name, too."""
+    """Copy the state to another name; the state itself stays."""
 
     name: Text
-    """The other name."""
+    """Name of the copy."""
 
 
 @dataclass(frozen=True)
 class DropState(StepValue):
-    """The state goes."""
+    """Remove the state."""
 
     reason: Text
-    """Reason why it may go."""
+    """Reason why it may be removed."""
 
 
 @dataclass(frozen=True)
 class SplitTarget(StepValue):
-    """One of the states that a state becomes."""
+    """One of the new states into which a state is split."""
 
     name: Annotated[Text, Field(alias=ENTRY_NAME, exclude=True)]
     """Name of the new state."""
@@ -500,10 +500,10 @@ class SplitTarget(StepValue):
     """Fields of the payload, which keeps its family; not with `type`."""
 
     type: TypeText | None = None
-    """The new payload."""
+    """Type of the new payload."""
 
     expression: Text | None = None
-    """The new payload; by default by field name."""
+    """SQL of the new payload; by default, fields are matched by name."""
 
     class_name: Annotated[Text | None, Field(alias="class")] = None
     """Class of the new POJO, with `fields`; by default the class stays."""
@@ -511,16 +511,16 @@ class SplitTarget(StepValue):
 
 @dataclass(frozen=True)
 class Split(StepValue):
-    """A state becomes several."""
+    """Split a state into several."""
 
     into: Annotated[
         tuple[SplitTarget, ...],
         BeforeValidator(lambda given: _list_named(given, is_plain=False)),
     ]
-    """By name of a new state its fields, or its type and expression."""
+    """By name of a new state, its fields, or its type and expression."""
 
     discard: Names = ()
-    """Fields that none of them has."""
+    """Fields of the old state that none of the new ones has."""
 
     nondeterministic: StrictBool = False
     """An expression gives other values each time."""
@@ -528,10 +528,10 @@ class Split(StepValue):
 
 @dataclass(frozen=True)
 class Merge(StepValue):
-    """Several states become one; VALUE states beside a MAP give each entry the value of its key."""
+    """Merge several states into one; VALUE states merged with a MAP give each of its entries the value of the key."""
 
     others: Annotated[Names, Field(alias="with")]
-    """The states beside that of the change."""
+    """The other states, besides that of the change."""
 
     into: Text
     """Name of the new state; it may be that of one of the old ones."""
@@ -543,7 +543,7 @@ class Merge(StepValue):
     """The new payload, over columns named like the states; null for states without that key."""
 
     own_keys: StrictBool = False
-    """Leave out keys that only the others have, as they are beside a MAP."""
+    """Leave out keys that only the other states have; this is always so if VALUE states are merged with a MAP."""
 
     nondeterministic: StrictBool = False
     """The expression gives other values each time."""
@@ -551,7 +551,7 @@ class Merge(StepValue):
 
 @dataclass(frozen=True)
 class Key(StepValue):
-    """Another key for all states and timers of the operator."""
+    """Change the key of all states and timers of the operator."""
 
     type: TypeText
     """Type of the new key."""
@@ -560,7 +560,7 @@ class Key(StepValue):
     """The new key, over `state_key` and its fields."""
 
     on_equal: Pairs = ()
-    """By state the rule for values that get the same key: `error`, `first`, `last`, or a SQL aggregate."""
+    """By state, the rule for values that get the same key: `error`, `first`, `last`, or a SQL aggregate."""
 
     nondeterministic: StrictBool = False
     """The expression gives other values each time."""
@@ -568,7 +568,7 @@ class Key(StepValue):
 
 @dataclass(frozen=True)
 class Python(StepValue):
-    """A function of the user over the rows of the state, an Arrow record batch to another."""
+    """Call a function of the user that turns the rows of the state, as Arrow record batches, into new rows."""
 
     function: Function
     """`module:name`, or the function itself."""
@@ -577,7 +577,7 @@ class Python(StepValue):
     """Type of the new payload; by default as it was."""
 
     deterministic: StrictBool = field(kw_only=True)
-    """Whether the function gives the same for the same rows."""
+    """Whether the function gives the same result for the same rows."""
 
 
 FieldStep = Rename | Add | Cast | Drop | Set | Reorder

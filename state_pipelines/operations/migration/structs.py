@@ -79,7 +79,7 @@ def _expand(node: Any, named: dict[str, Any], namespace: str, above: tuple[str, 
             full = node if "." in node or not namespace else f"{namespace}.{node}"
             for name in (full, node):
                 if name in above:
-                    raise MigrationError(f"the Avro type {name} contains itself, which steps do not reach")
+                    raise MigrationError(f"steps cannot change the Avro type {name}, because it contains itself")
                 if name in named:
                     return named[name]
             return node
@@ -305,7 +305,7 @@ class PayloadStruct(ABC):
         """Make a new field, which `rebuild` can add; refuse a name that is not possible in this struct."""
         if not self.named and name != f"f{len(self.slots)}":
             raise MigrationError(
-                f"a new field goes by its position, f{len(self.slots)}, not {name}",
+                f"a new field is named by its position, f{len(self.slots)}, not {name}",
                 hint="`reorder` moves it afterwards",
             )
         return Slot(name, of, sql, name)
@@ -393,11 +393,11 @@ def known_sql_types(serializers: Iterable[tree.Serializer]) -> dict[str, SqlColu
 
 
 def open_struct(node: Node, base: str, context: PlanContext) -> PayloadStruct:
-    """Return the fields of a struct, for steps.
+    """Return the struct that a serializer or Avro type describes, with fields that steps can change.
 
     Args:
         node: serializer of the struct.
-        base: prefix of its columns in SQL, such as `` `address`. ``; empty for the payload itself.
+        base: prefix of its columns in SQL, such as `` `address`. ``; empty for the whole value.
         context: planning context.
 
     Raises:
@@ -665,7 +665,7 @@ class _RowData(PayloadStruct):
         except UsageError as error:
             known = ", ".join(sorted(self._known)) or "none"
             raise MigrationError(
-                f"{text} is no type of a column: {error.what}", hint=f"The snapshot holds {known}"
+                f"{text} is no type of a column: {error.what}", hint=f"The types in the snapshot are {known}"
             ) from None
 
     @override
@@ -690,7 +690,7 @@ class _AvroRecord(PayloadStruct):
         self._node = node
         record = find_record(node)
         if record is None:
-            raise MigrationError("this part of the Avro schema has no fields")
+            raise MigrationError("the Avro type at this path is no record, so it has no fields")
         self._record = record
         self.slots = tuple(
             Slot(name, AvroType(of), f"{base}{quote_name(name)}", name)
@@ -769,7 +769,7 @@ class Signature:
 
 
 def sign_shape(shape: StateShape) -> Signature:
-    """Return the signature of a shape."""
+    """Return the signature of a shape: equal signatures mean the same format of the data."""
     return Signature(
         kind=shape.kind,
         key=_strip_one(shape.key),
@@ -803,7 +803,7 @@ def _strip(member: Any) -> Any:
         return _strip(member.inner)
     if not is_dataclass(member) or isinstance(member, type):
         return member
-    # The snapshot version of a user's serializer is kept: another version may mean another data format.
+    # Keep the snapshot version of a user's serializer in the result: another version may mean another data format.
     alike = {} if isinstance(member, tree.Serializer) and is_custom(member) else _ALIKE
     changes = {each.name: _strip(getattr(member, each.name)) for each in fields(member) if each.name not in alike}
     changes |= {each.name: alike[each.name] for each in fields(member) if each.name in alike}
