@@ -31,7 +31,7 @@ from state_pipelines.dagster.assets.snapshots import MigrationConfig, describe_r
 from state_pipelines.dagster.flink_asset import NON_EMPTY_TEXT, checked_op, make_config, make_op_job
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.metadata_values import list_texts, make_table, round_seconds
-from state_pipelines.dagster.partitions import check_name, make_partition_key, take_name
+from state_pipelines.dagster.partitions import check_name, take_name
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.errors import IncompatibleError, ProofError, StateError, UsageError, Where
 from state_pipelines.keyed.keys import KeyText
@@ -39,6 +39,7 @@ from state_pipelines.operations.auditing import Depth, audit_snapshot
 from state_pipelines.operations.auditing.report import AuditRequest
 from state_pipelines.operations.check.check import CheckVerdict
 from state_pipelines.operations.erase import plan_erasure, require_searched, run_erasure, search_below
+from state_pipelines.operations.inventory import make_partition_key
 from state_pipelines.operations.key_search import KeySearch
 from state_pipelines.operations.proofs import ProofReport
 from state_pipelines.operations.requests import PinRequest, RestoreRequest

@@ -77,11 +77,6 @@ def _make_entry(job: FlinkJob) -> str:
     return f"{job.name} {digest}@{''.join(each if each.isprintable() else '?' for each in shown)}"
 
 
-def make_partition_key(snapshot: Snapshot) -> str:
-    """Return the partition key of a snapshot that has none: date of a savepoint, short name, digits of its content."""
-    return inventory.make_key(snapshot)
-
-
 def explain_removal(job: FlinkJob, key: str) -> str:
     """Return why a partition has no snapshot any more, if it was a checkpoint; otherwise an empty text.
 

@@ -16,7 +16,7 @@ from state_pipelines.dagster.builder import build_flink_job
 from state_pipelines.dagster.failures import NOT_EVALUATED
 from state_pipelines.dagster.job import FlinkJob
 from state_pipelines.dagster.jobs import MIGRATE
-from state_pipelines.dagster.partitions import make_partition_key
+from state_pipelines.operations.inventory import make_partition_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -277,7 +277,10 @@ AGREED_PLANS_INTERVAL = 60
 
 
 def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
-    """Build the sensor `agreed_plans` of a job with `apply: scheduled`."""
+    """Build the sensor that applies plans of retention to which nobody objected within the grace period.
+
+    A job has it if its retention says `apply: scheduled`.
+    """
     running = dg.DefaultSensorStatus.RUNNING
 
     @flink_sensor(job, AGREED_PLANS, interval=AGREED_PLANS_INTERVAL, runs=APPLY_RETENTION, status=running)

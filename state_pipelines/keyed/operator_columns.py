@@ -307,7 +307,12 @@ def decode_values(
 
 
 def decode_matched(batches: Sequence[RecordRows], indexes: Positions) -> pa.Array:
-    """Return the bytes of key and namespace of records, in the order of `indexes`."""
+    """Return the bytes of key and namespace, by which rows of several states are matched.
+
+    Args:
+        batches: batches of records of one state.
+        indexes: numbers of the wanted records, counted over all batches; the result has their order.
+    """
 
     def find(batch: RecordRows) -> tuple[npt.NDArray[np.uint8], Positions, Positions]:
         starts = batch.addresses - batch.keys.ctypes.data

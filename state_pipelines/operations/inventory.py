@@ -129,7 +129,7 @@ def name_snapshot(directory: Location) -> SnapshotName:
     return SnapshotName(plain[:_NAME_SIZE] or "snapshot", None)
 
 
-def make_partition_key(name: str, fingerprint: str, size: int = SHORT, *, taken: datetime | None = None) -> str:
+def format_partition_key(name: str, fingerprint: str, size: int = SHORT, *, taken: datetime | None = None) -> str:
     """Make the partition key of a snapshot: `NAME@DIGITS`, for a savepoint with its date in front.
 
     Args:
@@ -322,15 +322,15 @@ def summarise_snapshot(snapshot: Snapshot, blank: SnapshotSummary) -> SnapshotSu
     )
 
 
-def make_key(snapshot: Snapshot) -> str:
-    """Make a partition key for a snapshot that has none yet; see `make_partition_key`."""
+def make_partition_key(snapshot: Snapshot) -> str:
+    """Make a partition key for a snapshot that has none yet; see `format_partition_key`."""
     directory = snapshot.location.directory
     name = name_snapshot(directory).name
     kind = _guess_kind(name) if snapshot.kind is SnapshotKind.UNKNOWN else snapshot.kind
     taken = None
     if kind is SnapshotKind.SAVEPOINT:
         taken = next((each.modified for each in find_snapshots(directory, depth=0)), None)
-    return make_partition_key(name, snapshot.fingerprint, taken=taken)
+    return format_partition_key(name, snapshot.fingerprint, taken=taken)
 
 
 def _summarise_operator(operator: OperatorState, sizes: Mapping[tuple[bytes, StateCategory], int]) -> OperatorSummary:
@@ -810,9 +810,9 @@ def _assign_keys(summaries: Iterable[SnapshotSummary], rows: pa.Table, given: Co
         if each.fingerprint:
             date = each.modified if each.kind is SnapshotKind.SAVEPOINT else None
             key = find_key(by_digits.get(each.fingerprint[:SHORT], ()), each.name, each.fingerprint)
-            key = key or make_partition_key(each.name, each.fingerprint, taken=date)
+            key = key or format_partition_key(each.name, each.fingerprint, taken=date)
             if taken.setdefault(key, each.fingerprint) != each.fingerprint:
-                key = make_partition_key(each.name, each.fingerprint, size=LONG, taken=date)
+                key = format_partition_key(each.name, each.fingerprint, size=LONG, taken=date)
             by_digits.setdefault(each.fingerprint[:SHORT], []).append(key)
             named.append(replace(each, key=key))
         else:
@@ -914,12 +914,13 @@ def _read(store: Location | None) -> Inventory:
 
 
 def _list(search: _Search, known: Inventory, roots: Sequence[Location], skip: Collection[str]) -> Iterator[Location]:
-    """Yield the directories below the roots whose names fit the key.
+    """Yield the directories below the roots whose names fit the partition key of the wanted snapshot.
 
-    Directories that hold another snapshot, according to the stored inventory, are left out and noted in `search.tried`.
+    Directories that hold a snapshot with another fingerprint, according to the stored inventory, are left out and noted
+    in `search.tried`.
 
     Args:
-        search: the search.
+        search: the partition key that is searched for, and what was tried.
         known: the stored inventory.
         roots: the roots.
         skip: paths of directories that are not visited.
@@ -949,7 +950,7 @@ def _gone(key: str, search: _Search, recorded: Collection[str], roots: Sequence[
     is_checkpoint = search.key.undated.startswith("chk-")
     for path, fingerprint in search.tried.items():
         if fingerprint and (path in recorded or is_checkpoint):
-            there = make_partition_key(search.key.undated, fingerprint)
+            there = format_partition_key(search.key.undated, fingerprint)
             return NotFoundError(
                 f"another snapshot has replaced {key}", where=Where(file=path), hint=f"The directory now holds {there}"
             )

@@ -378,7 +378,7 @@ def _choose_records(first: FirstRows, layout: _Layout, records: Iterable[_Record
         return 0 if left == right else (-1 if left < right else 1)
 
     for found in by_key.values():
-        # The sort is stable: rows that compare as equal stay in the order of their list.
+        # `sorted` is stable: rows with equal sort keys stay in the order in which Flink stored them in their list.
         kept: dict[int, tuple[_Record, list[_Row]]] = {}
         for record, row in sorted(found, key=cmp_to_key(compare))[: first.limit]:
             kept.setdefault(id(record), (record, []))[1].append(row)

@@ -324,7 +324,10 @@ _work: ContextVar[_Work | None] = ContextVar("work of the search for ends", defa
 
 
 def current_reading() -> Reading | None:
-    """Return the state of the current parse; None outside `read_settled`, where an unknown class is an error."""
+    """Return what is known of the header that `read_settled` reads, or None if it does not run.
+
+    Without it a snapshot class that is not known is an error; with it the search looks for the end of its bytes.
+    """
     return _reading.get()
 
 

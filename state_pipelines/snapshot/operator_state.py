@@ -353,7 +353,10 @@ class NonKeyedState(State):
     def split(
         self, size: int, options: TableOptions | None = None
     ) -> Iterator[tuple[tuple[NonKeyedSubtaskState, ...], NonKeyedTable]]:
-        """Yield groups of subtasks whose files have about `size` bytes together, and their tables; nothing is read."""
+        """Yield groups of subtasks whose files have about `size` bytes together, each with the table that reads them.
+
+        No file is opened for it.
+        """
         table = self.make_table(options)
         first = 0
         for subtask_states in _group_subtasks(self.subtask_states, size):

@@ -551,7 +551,7 @@ class RowsTask(Protocol[Result]):
     """Work of a task on the rows of one split, before and after their migration."""
 
     def run(self, rows: Iterator[MigratedRows]) -> Result:
-        """Process the stored and the migrated rows, batch by batch."""
+        """Return the result of the task for batches of stored rows and what they become, such as digests of both."""
 
 
 @dataclass(frozen=True)

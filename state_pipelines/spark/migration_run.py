@@ -340,8 +340,9 @@ def _read_copies(
 def note_plans(snapshot: Snapshot, plans: Sequence[tuple[Operator, OperatorPlan]]) -> tuple[str, ...]:
     """List notes for users before a migration: notes of the plans, and notes about the snapshot.
 
-    The latter are about key groups that Flink would assign to other subtasks today, and about list elements that may
-    be missing in handles.
+    Those about the snapshot tell of key groups that an older Flink assigned to other subtasks than Flink does now
+    (`explain_older_ranges`), and of elements in the files of operator state that no handle lists, so that they would
+    be lost (`check_elements`).
 
     Raises:
         FormatError: `_metadata` does not fit files of operator state or databases.

@@ -199,7 +199,8 @@ _DEFAULT_PATH = ("default_catalog", "default_database")
 _IDENTIFIER = re.compile(r"`((?:[^`]|``)*)`")
 _REPEATED = re.compile(r"\b(other|third|\d+th) ")
 _PAIR = re.compile(r"(\S+) = ((?:(?:other|third|\d+th) )*[^\s();]+)")
-# Fields that texts leave out: they say how a node is run, or where it is in the plan, not what its rows are.
+# Fields of a node that the description of its rows leaves out: they say how the node is run, or where it is in the
+# plan, not what its rows are.
 _IGNORED = ("id", "type", "description", "inputProperties", "configuration", "state", "outputType")
 # Abilities of sources that do not change which rows are read; what they change of columns is in the output type.
 _PROJECTIONS = ("ProjectPushDown", "ReadingMetadata", "WatermarkPushDown", "SourceWatermark")
@@ -608,7 +609,8 @@ def _trace_over(node: PlanNode, inputs: Sequence[Lineage]) -> Lineage:
     ]
     kept = source.columns
     if len(kept) + len(texts) < len(node.columns):
-        # Before Flink 2.0, the constants in the windows are columns of the result, too.
+        # Before Flink 2.0, an OVER aggregate also returns the constants of its window bounds, as columns after those of
+        # its input.
         kept = columns
     return Lineage((*kept, *texts), source.rows)
 

@@ -89,7 +89,7 @@ class LeaseLostError(UsageError):
 
 
 class Lease:
-    """A lease that this process holds."""
+    """The right, held by this process, to upgrade a job: while its file is renewed, other processes refuse to."""
 
     def __init__(self, location: Location, holder: Holder, job: str) -> None:
         self._location = location

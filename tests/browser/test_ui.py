@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from state_pipelines.dagster.partitions import make_partition_key
+from state_pipelines.operations.inventory import make_partition_key
 from state_pipelines.snapshot import open_snapshot
 from tests.browser.many_snapshots import NAME, SNAPSHOTS, find_newest
 from tests.browser.pictures import keep_picture

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.dagster import FlinkJob
-from state_pipelines.dagster.partitions import make_partition_key
+from state_pipelines.operations.inventory import make_partition_key
 from state_pipelines.operations.retention import plan_retention
 from state_pipelines.operations.retention.own_directory import read_pins
 from state_pipelines.snapshot import open_snapshot

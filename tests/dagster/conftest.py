@@ -9,8 +9,8 @@ import dagster as dg
 import pytest
 
 from state_pipelines.dagster import FlinkJob, build_flink_job
-from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.dagster.storage import REPORTS
+from state_pipelines.operations.inventory import make_partition_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

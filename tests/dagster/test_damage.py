@@ -15,8 +15,8 @@ from state_pipelines.dagster import FlinkJob
 from state_pipelines.dagster.assets.snapshots import build_restore_audit
 from state_pipelines.dagster.failures import ERROR_TAG, NOT_EVALUATED, OPERATOR_TAG, read_outcome, reporting_failures
 from state_pipelines.dagster.flink_asset import SKIPPED_TAG, AssetStep, flink_asset
-from state_pipelines.dagster.partitions import make_partition_key
 from state_pipelines.errors import FormatError, NotFoundError, StorageError, Where
+from state_pipelines.operations.inventory import make_partition_key
 from tests.dagster.conftest import SAVEPOINTS
 
 CHECKPOINT = "0123456789abcdef0123456789abcdef/chk-7"

@@ -13,7 +13,7 @@ import pytest
 from dagster._core.execution.api import create_execution_plan
 
 from resources import RESOURCES
-from state_pipelines.dagster.partitions import make_partition_key
+from state_pipelines.operations.inventory import make_partition_key
 from state_pipelines.snapshot import open_snapshot
 from tests.dagster.conftest import ROOT, SAVEPOINTS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dagster as dg
 
 from assets.definitions import defs
-from state_pipelines.dagster.partitions import make_partition_key
+from state_pipelines.operations.inventory import make_partition_key
 from state_pipelines.snapshot import open_snapshot
 from tests.dagster.conftest import ROOT
 

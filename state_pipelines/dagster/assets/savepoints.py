@@ -42,7 +42,7 @@ from state_pipelines.dagster.metadata_values import (
     make_table,
     round_seconds,
 )
-from state_pipelines.dagster.partitions import FLINK_JOB, make_partition_key, open_partition
+from state_pipelines.dagster.partitions import FLINK_JOB, open_partition
 from state_pipelines.dagster.resources import SparkResource
 from state_pipelines.datastream.functions import combine_metrics
 from state_pipelines.errors import ProofError, StateError, UsageError, Where
@@ -53,6 +53,7 @@ from state_pipelines.operations.bootstrap.bootstrap import BootstrapRequest, pla
 from state_pipelines.operations.bootstrap.new_states import NewOperator
 from state_pipelines.operations.bootstrap.parquet_rows import ParquetRows, load_bootstrap
 from state_pipelines.operations.convert import DESCRIPTION, READS_BACK, ConversionRequest, convert
+from state_pipelines.operations.inventory import make_partition_key
 from state_pipelines.operations.migration.flows import trace_columns
 from state_pipelines.operations.models import parse_choice
 from state_pipelines.operations.proofs import DESCRIPTIONS as PROOF_DESCRIPTIONS
@@ -759,13 +760,16 @@ def build_checkpoint(job: FlinkJob) -> dg.AssetsDefinition:
 
 
 def require_stream(job: FlinkJob) -> StreamSettings:
-    """Return the stream of a job.
+    """Return the settings of the stream that a job runs on Spark.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the job has none.
     """
     if job.stream is None:
-        raise UsageError(f"the job {job.name} has no stream", hint="Set the field stream in the YAML of the job")
+        raise UsageError(
+            f"the job {job.name} has no stream that could take checkpoints on Spark",
+            hint="Set the field stream in the YAML of the job: its definition, FILE.py:FUNCTION, and its directory",
+        )
     return job.stream
 
 

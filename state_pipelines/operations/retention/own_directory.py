@@ -618,7 +618,7 @@ def _read_lines(location: Location) -> Iterator[str]:
 def _parse_object(line: str) -> dict[str, Any]:
     fields = json.loads(line)
     if not isinstance(fields, dict):
-        raise ValueError("it is not an object")
+        raise ValueError("it is not a JSON object")
     return fields
 
 

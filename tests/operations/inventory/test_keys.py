@@ -9,7 +9,7 @@ from state_pipelines.errors import UsageError
 from state_pipelines.operations.inventory import (
     LONG,
     SnapshotName,
-    make_partition_key,
+    format_partition_key,
     name_snapshot,
     parse_partition_key,
 )
@@ -57,11 +57,11 @@ def test_other_names_are_kept_as_far_as_keys_allow(given: str, expected: str) ->
 
 @pytest.mark.parametrize("given", ["a\tb", "a\nb", "a...b", "a\0b", "....", " "])
 def test_dagster_takes_every_key(given: str) -> None:
-    raise_error_on_invalid_partition_key_substring([make_partition_key(name(f"/s/{given}"), FINGERPRINT)])
+    raise_error_on_invalid_partition_key_substring([format_partition_key(name(f"/s/{given}"), FINGERPRINT)])
 
 
 def test_a_key_is_the_name_and_eight_digits() -> None:
-    assert make_partition_key("chk-17-1a2b3c", FINGERPRINT) == "chk-17-1a2b3c@bcb9ffff"
+    assert format_partition_key("chk-17-1a2b3c", FINGERPRINT) == "chk-17-1a2b3c@bcb9ffff"
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_a_key_is_the_name_and_eight_digits() -> None:
 )
 def test_a_savepoint_has_its_date_in_utc(given: str, key: str) -> None:
     taken = datetime(2026, 11, 28, 1, tzinfo=timezone(timedelta(hours=2)))
-    assert make_partition_key(given, FINGERPRINT, taken=taken) == key
+    assert format_partition_key(given, FINGERPRINT, taken=taken) == key
     assert parse_partition_key(key).fits(given, FINGERPRINT)
 
 
 @pytest.mark.parametrize("size", [8, LONG])
 def test_a_key_is_parsed(size: int) -> None:
-    key = make_partition_key("a@b", FINGERPRINT, size)
+    key = format_partition_key("a@b", FINGERPRINT, size)
     assert parse_partition_key(key) == ("a@b", FINGERPRINT[:size])
 
 
