@@ -211,6 +211,11 @@ SQL = [_load_own(file) for file in sorted(DATA.glob("sql/*/*/case.json"))]
 MADE = [_load_made(file) for file in sorted(Path(FIXTURES, "made").glob("*/*/params.json"))] if FIXTURES else []
 CASES = OWN + MADE
 
+LARGE = [
+    *{each.format: each for each in sorted(MADE, key=lambda case: "-main-" in case.name) if not each.drained}.values()
+]
+"""One of the larger snapshots for each format that they have."""
+
 
 def select(version: str | None = None, case: str | None = None, kind: str | None = None) -> list[Case]:
     """The cases of a Flink version (or a line such as `2.2`), of a folder name, of a kind; None stands for all."""

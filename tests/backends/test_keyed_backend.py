@@ -14,7 +14,7 @@ from state_pipelines.keyed.keyed_file import digest_states
 from state_pipelines.metadata.handles import KeyGroupRange
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, list_of, map_of, timer, tuple_of
 from state_pipelines.serializers.state_meta_info import keyed_state, operator_list, priority_queue
-from tests.snapshots import CASES, Case
+from tests.snapshots import LARGE, OWN, Case
 
 if TYPE_CHECKING:
     from state_pipelines.snapshot import Operator
@@ -107,7 +107,7 @@ def restore_operator(operator: Operator, parallelism: int) -> list[KeyedStateBac
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("case", "parallelism"), [(case, (1, 3)[number % 2]) for number, case in enumerate(CASES)], ids=str
+    ("case", "parallelism"), [(case, (1, 3)[number % 2]) for number, case in enumerate([*OWN, *LARGE])], ids=str
 )
 def test_records_of_real_snapshots_are_kept(case: Case, parallelism: int) -> None:
     restored = 0

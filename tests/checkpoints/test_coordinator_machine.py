@@ -132,4 +132,4 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
 
 TestCoordinatorMachine = pytest.mark.slow(CoordinatorMachine.TestCase)
-TestCoordinatorMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCoordinatorMachine.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)

@@ -38,7 +38,7 @@ from tests.codecs.sql_strategies import (
 from tests.codecs.test_binaryrow import OVERLAPPING
 
 random_cases = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 BIGINT, VARCHAR = LogicalType(root="BIGINT"), LogicalType(root="VARCHAR", length=10)
 TIMESTAMP_9 = LogicalType(root="TIMESTAMP_WITHOUT_TIME_ZONE", length=9)

@@ -22,7 +22,7 @@ LIST = "org.apache.flink.api.common.typeutils.base.ListSerializerSnapshot"
 EUROS = versioned(MONEY, 1, utf("EUR") + STRING)
 STATION = versioned(VALUE, 2, utf("com.acme.Station"))
 
-# One value by scalar codec, columns and JSON, each there and back where there is a back.
+# Each value by scalar codec, columns and JSON, there and back where there is a back.
 PROGRAM = """
 import json, sys
 import numpy as np
@@ -38,24 +38,41 @@ from state_pipelines.serializers.compatibility import resolve
 from state_pipelines.serializers.registry import read_snapshot, write_snapshot
 from state_pipelines.serializers.text import describe
 
-snapshot, other, data = map(bytes.fromhex, sys.argv[1:])
-node, stored, written = read_snapshot(Reader(snapshot)), Writer(), Writer()
-write_snapshot(stored, node)
-layout = derive_layout(node, LayoutContext())
-value = read_value(layout, Reader(data))
-write_value(layout, written, value)
-try:
-    program = compile_layout(layout)
-    column = decode_spans(program, np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)]))
-    table = {"rows": column.to_pylist(), "again": encode_array(program, column).data.tobytes().hex()}
-except UnsupportedError as error:
-    table = error.what
-print(json.dumps({
-    "text": describe(node), "snapshot": stored.getvalue().hex(), "value": value, "data": written.getvalue().hex(),
-    "columns": table, "json": to_json(node, value), "length": fixed_length(node, LayoutContext()),
-    "check": resolve(node, read_snapshot(Reader(other))).outcome.name,
-}))
+def tell(snapshot, other, data):
+    node, stored, written = read_snapshot(Reader(snapshot)), Writer(), Writer()
+    write_snapshot(stored, node)
+    layout = derive_layout(node, LayoutContext())
+    value = read_value(layout, Reader(data))
+    write_value(layout, written, value)
+    try:
+        program = compile_layout(layout)
+        column = decode_spans(program, np.frombuffer(data, np.uint8), np.zeros(1, np.int64), np.array([len(data)]))
+        table = {"rows": column.to_pylist(), "again": encode_array(program, column).data.tobytes().hex()}
+    except UnsupportedError as error:
+        table = error.what
+    return {
+        "text": describe(node), "snapshot": stored.getvalue().hex(), "value": value, "data": written.getvalue().hex(),
+        "columns": table, "json": to_json(node, value), "length": fixed_length(node, LayoutContext()),
+        "check": resolve(node, read_snapshot(Reader(other))).outcome.name,
+    }
+
+print(json.dumps([tell(*map(bytes.fromhex, each)) for each in json.loads(sys.argv[1])]))
 """
+
+PLAIN = i32(2) + EUROS
+# By name: a serializer snapshot, a value, and the snapshot that it is checked against.
+VALUES = {
+    "plain": (PLAIN, "00000000000004d200036869", PLAIN),
+    "nested": (LISTED := outer(LIST, 3, composite(1, b"", EUROS)), "00000001000000000000000101", LISTED),
+    "dollars": (PLAIN, "000000000000000101", outer(MONEY, 1, utf("USD") + STRING)),
+    "numbers": (PLAIN, "000000000000000101", outer(MONEY, 1, utf("EUR") + LONG)),
+    "station": (i32(2) + STATION, "0003416c704028000000000000", i32(2) + STATION),
+    "nested station": (
+        NOTED := outer(MONEY, 1, utf("EUR") + STATION),
+        "0000000000000001000003416c704028000000000000",
+        NOTED,
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,57 +102,52 @@ def run(python_path: str, *arguments: str) -> str:
     return done.stdout
 
 
-def through_everything(python_path: str, snapshot: bytes, data: str, other: bytes | None = None) -> dict[str, object]:
-    arguments = (snapshot.hex(), (other or snapshot).hex(), data)
-    told: dict[str, object] = json.loads(run(python_path, "-c", PROGRAM, *arguments))
-    assert (told.pop("snapshot"), told.pop("data")) == (snapshot.hex(), data)
-    return told
+@pytest.fixture(scope="module")
+def told(python_path: str) -> dict[str, dict[str, object]]:
+    """Of each value all that is said of it."""
+    values = [(snapshot.hex(), other.hex(), data) for snapshot, data, other in VALUES.values()]
+    found = json.loads(run(python_path, "-c", PROGRAM, json.dumps(values)))
+    for (snapshot, _, data), each in zip(values, found, strict=True):
+        assert (each.pop("snapshot"), each.pop("data")) == (snapshot, data)
+    return dict(zip(VALUES, found, strict=True))
 
 
-def test_a_family_of_ones_own_goes_through_scalar_codec_columns_and_json(python_path: str) -> None:
-    data = "00000000000004d200036869"
+def test_a_family_of_ones_own_goes_through_scalar_codec_columns_and_json(told: dict[str, dict[str, object]]) -> None:
     rows = [{"cents": 1234, "note": "hi"}]
-    assert through_everything(python_path, i32(2) + EUROS, data) == {
+    assert told["plain"] == {
         "text": "Money<String>",
         "value": rows[0],
-        "columns": {"rows": rows, "again": data},
+        "columns": {"rows": rows, "again": "00000000000004d200036869"},
         "json": {"@money": [1234, "EUR"], "note": "hi"},
         "length": None,
         "check": "AS_IS",
     }
 
 
-def test_it_nests_in_flinks_families(python_path: str) -> None:
-    snapshot = outer(LIST, 3, composite(1, b"", EUROS))
-    told = through_everything(python_path, snapshot, "00000001000000000000000101")
-    assert told["text"] == "List<Money<String>>"
-    assert told["value"] == [{"cents": 1, "note": None}]
-    assert told["json"] == [{"@money": [1, "EUR"], "note": None}]
+def test_it_nests_in_flinks_families(told: dict[str, dict[str, object]]) -> None:
+    nested = told["nested"]
+    assert nested["text"] == "List<Money<String>>"
+    assert nested["value"] == [{"cents": 1, "note": None}]
+    assert nested["json"] == [{"@money": [1, "EUR"], "note": None}]
 
 
-def test_its_rule_is_asked(python_path: str) -> None:
-    dollars = outer(MONEY, 1, utf("USD") + STRING)
-    told = through_everything(python_path, i32(2) + EUROS, "000000000000000101", dollars)
-    assert told["check"] == "INCOMPATIBLE"
+def test_its_rule_is_asked(told: dict[str, dict[str, object]]) -> None:
+    assert told["dollars"]["check"] == "INCOMPATIBLE"
 
 
-def test_the_rule_of_what_is_nested_is_asked(python_path: str) -> None:
-    numbers = outer(MONEY, 1, utf("EUR") + LONG)
-    told = through_everything(python_path, i32(2) + EUROS, "000000000000000101", numbers)
-    assert told["check"] == "INCOMPATIBLE"
+def test_the_rule_of_what_is_nested_is_asked(told: dict[str, dict[str, object]]) -> None:
+    assert told["numbers"]["check"] == "INCOMPATIBLE"
 
 
-def test_a_class_that_writes_itself_goes_by_its_layout(python_path: str) -> None:
-    told = through_everything(python_path, i32(2) + STATION, "0003416c704028000000000000")
-    assert told["value"] == told["json"] == {"name": "Alp", "height": 12.0}
-    assert told["columns"] == {"rows": [{"name": "Alp", "height": 12.0}], "again": "0003416c704028000000000000"}
-    assert told["length"] is None
+def test_a_class_that_writes_itself_goes_by_its_layout(told: dict[str, dict[str, object]]) -> None:
+    station = told["station"]
+    assert station["value"] == station["json"] == {"name": "Alp", "height": 12.0}
+    assert station["columns"] == {"rows": [{"name": "Alp", "height": 12.0}], "again": "0003416c704028000000000000"}
+    assert station["length"] is None
 
 
-def test_a_class_that_writes_itself_nests(python_path: str) -> None:
-    snapshot = outer(MONEY, 1, utf("EUR") + STATION)
-    told = through_everything(python_path, snapshot, "0000000000000001000003416c704028000000000000")
-    assert told["json"] == {"@money": [1, "EUR"], "note": {"name": "Alp", "height": 12.0}}
+def test_a_class_that_writes_itself_nests(told: dict[str, dict[str, object]]) -> None:
+    assert told["nested station"]["json"] == {"@money": [1, "EUR"], "note": {"name": "Alp", "height": 12.0}}
 
 
 SAVEPOINT = "flink/snapshots/type-serializer-snapshot-migration-itcase-flink1.16-rocksdb-savepoint"

@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from state_pipelines.errors import FormatError, UnsupportedError
-from state_pipelines.keyed.changelog.changes import (
-    StateChangeOperation,
-)
+from state_pipelines.keyed.changelog import reader
+from state_pipelines.keyed.changelog.changes import ChangeLog, StateChangeOperation
 from state_pipelines.keyed.changelog.reader import find_key_serializer, find_written_serializers
 from state_pipelines.keyed.key_groups import assign_key_group
-from state_pipelines.metadata.handles import (
-    LoggedChange,
-)
+from state_pipelines.metadata.handles import KeyGroupRange, LoggedChange
 from state_pipelines.serializers.build import VOID_NAMESPACE, basic, pojo, timer, tuple_of
 from state_pipelines.serializers.state_meta_info import keyed_state, priority_queue
 from tests.keyed.changelogs import (
@@ -35,6 +32,7 @@ from tests.serializers.literals import i32
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from state_pipelines.keyed.changelog.changes import Changes
     from state_pipelines.keyed.changelog.reader import ChangelogFile
     from state_pipelines.serializers.tree import Serializer
 
@@ -79,6 +77,21 @@ class TestKeySerializers:
         found = find_key_serializer([keyed_log(key, list(keys))])
         assert found.serializer == key
         assert (found.keys, found.changes, found.hashed) == (20, 20, True)
+
+    def test_changes_are_read_once_unless_there_are_many(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        reads = []
+        read = ChangeLog.read
+
+        def count(log: ChangeLog, key_groups: KeyGroupRange) -> Changes:
+            reads.append(key_groups)
+            return read(log, key_groups)
+
+        monkeypatch.setattr(ChangeLog, "read", count)
+        found = find_key_serializer([keyed_log(LONG, list(range(20)))])
+        assert len(reads) == 1
+        monkeypatch.setattr(reader, "SEARCH_WINDOW", 10)
+        assert find_key_serializer([keyed_log(LONG, list(range(20)))]) == found
+        assert len(reads) > 20
 
     def test_an_operation_that_does_not_exist_is_an_error_of_the_file(self) -> None:
         changes = [LoggedChange(key_group_of(7), b"\x0e\0\0" + long(7) + b"\0" + long(1))]

@@ -92,7 +92,10 @@ def explode_bytes(state: KeyedState, rows: list[dict[str, Any]]) -> Counter[str]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("savepoint", [*ALL_TYPES, *ALL_ORDERS, *MADE], ids=str)
+# The compressed one and the one with 1024 key groups hold what the plain ones of the same job hold.
+@pytest.mark.parametrize(
+    "savepoint", [*ALL_TYPES, *ALL_ORDERS, *(each for each in MADE if "2.2.1-main" not in str(each))], ids=str
+)
 def test_the_table_holds_what_the_tables_of_its_states_hold(savepoint: Savepoint) -> None:
     for operator in savepoint.open(classes=GUEST).operators:
         states = [each for each in operator.states if isinstance(each, KeyedState) and not each.undecoded]

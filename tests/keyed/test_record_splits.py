@@ -385,7 +385,7 @@ def test_parts_of_what_flink_wrote_are_the_whole(case: Case) -> None:
             # The largest of the subtasks will do.
             subtask_state = max(state.subtask_states, key=lambda each: len(each.file.key_groups))
             whole = rows(subtask_state.records())
-            splits = subtask_state.file.split_records(subtask_state.state_id, 150 if case in OWN else 1500, 0)
+            splits = subtask_state.file.split_records(subtask_state.state_id, 150 if case in OWN else 6000, 0)
             assert join([scan(file, number) for file, number in splits]) == whole
 
 

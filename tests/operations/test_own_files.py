@@ -35,13 +35,13 @@ from state_pipelines.operations.write.publication import plan_copies, require_ow
 from state_pipelines.snapshot import Snapshot, open_snapshot
 from state_pipelines.storage import Location, join, resolve
 from tests.flink.harness import diff_entries
-from tests.snapshots import MADE, OWN, Case, select
+from tests.snapshots import LARGE, OWN, Case, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CHECKPOINTS = [case for case in OWN if case.kind == "checkpoint" and not case.drained]
-MADE_CHECKPOINTS = [case for case in MADE if case.kind == "checkpoint"]
+MADE_CHECKPOINTS = [case for case in LARGE if case.kind == "checkpoint"]
 INCREMENTAL = select("2.2", "rocksdb-incremental")[0]
 
 

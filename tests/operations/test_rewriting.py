@@ -57,6 +57,14 @@ KEYED = [
 ]
 
 
+def take_turns(savepoints: list[Savepoint]) -> list[Any]:
+    """Parameters: each savepoint, joined and streamed in turn."""
+    ways = (("joined", LARGE), ("streamed", 0))
+    half = len(savepoints) // 2
+    turns = ((each, *ways[(number + number // half) % 2]) for number, each in enumerate(savepoints))
+    return [pytest.param(each, large, id=f"{each}-{name}") for each, name, large in turns]
+
+
 @pytest.fixture(autouse=True, params=[LARGE, 0], ids=["joined", "streamed"])
 def large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All key groups are written together, or all one by one, block after block."""
@@ -183,7 +191,7 @@ def rows(table: pa.Table) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("savepoint", HALF, ids=str)
+@pytest.mark.parametrize(("savepoint", "large"), take_turns(HALF), indirect=["large"])
 def test_every_state_reads_back_as_it_was(savepoint: Savepoint, tmp_path: Path) -> None:
     for number, state in enumerate(load_states(savepoint)):
         directory = tmp_path / str(number)
@@ -318,7 +326,7 @@ class Halves:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("savepoint", ALL_TYPES, ids=str)
+@pytest.mark.parametrize(("savepoint", "large"), take_turns(ALL_TYPES), indirect=["large"])
 def test_records_that_keep_their_keys_need_no_spill(
     savepoint: Savepoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from tests.robustness.readers import METADATA_EDITS, READERS, Finding, Result, a
 from tests.robustness.snapshot_readers import SNAPSHOT_READERS
 
 SEED = 1
-FEW, MANY = 40, 200
+FEW, MANY = 25, 200
 """Attempts of a reader of snapshots, and of a reader of bytes."""
 
 

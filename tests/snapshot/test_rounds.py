@@ -88,9 +88,17 @@ def test_verify_reads_small_tables_once_and_for_their_checksums(directories: dic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", READING)
-# Of a heap file of `heap-native` nothing marks the end of a state, so that each state is read alone.
-@pytest.mark.parametrize("case", [*CASES, *(each for each in OWN if str(each) == "types-2.2-heap-native")], ids=str)
+@pytest.mark.parametrize(
+    ("case", "work"),
+    [
+        (case, work)
+        # Of a heap file of `heap-native` nothing marks the end of a state, so that each state is read alone.
+        for number, case in enumerate([*CASES, *(each for each in OWN if str(each) == "types-2.2-heap-native")])
+        # Two of the works for each: the snapshots take turns.
+        for work in (READING[number % 2], READING[2 + number % 2])
+    ],
+    ids=str,
+)
 def test_many_operators_take_few_rounds(case: Case, work: str, rounds: Rounds) -> None:
     assert run(work, store(case).open, rounds) <= HALF_A_SECOND
 

@@ -15,6 +15,7 @@ import hashlib
 import heapq
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise, product
 from operator import itemgetter
 from typing import TYPE_CHECKING, ClassVar
@@ -23,8 +24,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_pipelines.binary.data_views import Reader
 from state_pipelines.codecs import layout as lay
 from state_pipelines.codecs.programs import compile_layout, decode_spans
+from state_pipelines.codecs.scalar import read_value
 from state_pipelines.codecs.serializer_layouts import derive_layout
 from state_pipelines.errors import FormatError, StateError, UnsupportedError, UsageError, ValueRangeError, Where, at
 from state_pipelines.keyed.changelog.changes import (
@@ -201,6 +204,10 @@ def find_key_serializer(files: Sequence[ChangelogFile], candidates: Iterable[Ser
         FormatError: the bytes are not change sets.
     """
     known = find_written_serializers(files)
+    read: Callable[[], Iterable[_MapEntry]] = partial(_read_entries, files)
+    if sum(file.log.size for file in files) <= SEARCH_WINDOW:
+        # Read once for all candidates.
+        read = [*read()].copy
     max_parallelism = max((file.context.max_parallelism for file in files), default=1)
     trials: list[_Trial] = []
     for tier in (known, [(each, "key serializer of another operator") for each in candidates] + _basics()):
@@ -208,14 +215,14 @@ def find_key_serializer(files: Sequence[ChangelogFile], candidates: Iterable[Ser
         for serializer, origin in tier:
             if serializer not in seen:
                 seen.add(serializer)
-                if (trial := _try(_read_entries(files), serializer, origin)) is not None:
+                if (trial := _try(read(), serializer, origin)) is not None:
                     trials.append(trial)
         if trials or tier:
             # Where state or timers name a serializer, no other is tried, even if it does not fit.
             break
     proven = [trial for trial in trials if trial.is_proven(max_parallelism)]
     if not known and not proven:
-        proven = _try_tuples(files, max_parallelism)
+        proven = _try_tuples(read, max_parallelism)
     trials = proven or trials
     where = Where(file=files[0].name if files else None)
     hint = "Give it with --key-serializer OPERATOR=TYPE, or use a checkpoint after the first materialization"
@@ -252,22 +259,22 @@ def _basics() -> list[tuple[Serializer, str]]:
     return [(basic(kind), "basic type") for kind in _BASIC]
 
 
-def _try_tuples(files: Sequence[ChangelogFile], max_parallelism: int) -> list[_Trial]:
+def _try_tuples(read: Callable[[], Iterable[_MapEntry]], max_parallelism: int) -> list[_Trial]:
     """Try tuples of basic types as key serializers; return the trials of those that the hashes prove."""
-    sample = _take_sample(files)
+    sample = _take_sample(read())
     fields = [basic(kind) for kind in _TUPLE_FIELDS]
     trials = []
     for serializer in (tuple_of(*each) for size in _TUPLE_SIZES for each in product(fields, repeat=size)):
         if _try(sample, serializer, "") is not None:
-            trial = _try(_read_entries(files), serializer, "tuple of basic types")
+            trial = _try(read(), serializer, "tuple of basic types")
             if trial is not None and trial.is_proven(max_parallelism, _TUPLE_PROOF_BITS):
                 trials.append(trial)
     return trials
 
 
-def _take_sample(files: Sequence[ChangelogFile]) -> list[_MapEntry]:
+def _take_sample(read: Iterable[_MapEntry]) -> list[_MapEntry]:
     entries: list[_MapEntry] = []
-    for entry in _read_entries(files):
+    for entry in read:
         rows = len(entry.changes)
         chosen = np.linspace(0, rows - 1, min(rows, _SAMPLE_OF_STATE)).astype(np.int64)
         entries.append(_MapEntry(entry.file, entry.info, entry.changes.select(chosen)))
@@ -333,16 +340,37 @@ def _measure_changes(state: ChangedState, changes: Changes, operation: int) -> p
         rows = 0
     else:
         layout = lay.Struct((*state.scope, ("payload", lay.Span(payload))))
+        _check_first(layout, changes, starts, state.file)
         rows = len(changes) if _is_columnar(layout) else min(_SCALAR_ROWS, len(changes))
         try:
             checked = Measure(layout).spans(changes.data, starts[:rows], changes.ends[:rows], offset=0, name=state.file)
         except UnsupportedError:
             # The value is of a class without a declaration, so its end is not known: check only key and namespace.
             rows = 0
+    if rows and rows == len(changes):
+        return checked.field(0)
     rest = Measure(lay.Struct((*state.scope, ("payload", REST)))).spans(
         changes.data, starts[rows:], changes.ends[rows:], offset=0, name=state.file
     )
     return pa.concat_arrays([checked.field(0), rest.field(0)]) if rows else rest.field(0)
+
+
+def _check_first(layout: lay.Layout, changes: Changes, starts: npt.NDArray[np.int64], name: str) -> None:
+    """Make sure that the first and the last change fit a layout, without compiling it.
+
+    Nearly all candidates are wrong, which one change shows; to compile a layout takes far longer than to read that.
+
+    Raises:
+        FormatError: a change does not fit.
+    """
+    for row in {0, len(changes) - 1}:
+        reader = Reader(changes.data[starts[row] : changes.ends[row]].tobytes(), name)
+        try:
+            read_value(layout, reader)
+        except (UnsupportedError, ValueRangeError):
+            # A value that Python does not have, or of a class without a declaration, is no evidence about the key.
+            return
+        reader.expect_end("the record")
 
 
 def _is_columnar(layout: lay.Layout) -> bool:

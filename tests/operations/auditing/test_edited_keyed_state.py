@@ -168,7 +168,11 @@ def test_a_subtask_without_keyed_state_is_a_warning(without_subtask: Copy) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallelism", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("without_subtask", "parallelism"),
+    [(each, (1, 3, 5)[number % 3]) for number, each in enumerate(HANDLES + LOGS)],
+    indirect=["without_subtask"],
+)
 def test_a_subtask_without_keyed_state_is_rescaled(without_subtask: Copy, parallelism: int, tmp_path: Path) -> None:
     snapshot = without_subtask.open()
     result = rescale(snapshot, str(tmp_path / "new"), parse_request({"parallelism": parallelism}))

@@ -122,11 +122,9 @@ COPIES = {"FileCopy": {COPY_THREADS}, "CountOperatorState": {KERNEL_THREADS}, "C
 ASSEMBLY = COPIES | {"FileAssembly": {COPY_THREADS}}
 REGROUPING = COPIES | {"Shuffle": BOTH, "Gather": BOTH, "CountKeyed": BOTH}
 BY_THREADS = [
-    ("canonical", {"parallelism": 3}, ASSEMBLY),
     ("canonical-snappy", {"parallelism": 3}, ASSEMBLY),
     ("heap-native", {"parallelism": 3}, ASSEMBLY | {"CountKeyed": {1}}),
     ("rocksdb-native", {"parallelism": 3}, COPIES | {"Collect": {KERNEL_THREADS}}),
-    ("canonical", {"max_parallelism": 1024}, REGROUPING),
     ("canonical-snappy", {"max_parallelism": 1024}, REGROUPING),
     ("heap-native", {"max_parallelism": 1024}, REGROUPING | {"Shuffle": {1}}),
 ]

@@ -38,7 +38,7 @@ FAST = ApplyLimits(paths_per_second=1e9)
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    return make_tree(tmp_path, counts=(8, 5, 5))
+    return make_tree(tmp_path, counts=(7, 4, 4))
 
 
 def plan(tree: Tree, policy: dict[str, Any] | None = None) -> RetentionPlan:
@@ -227,13 +227,13 @@ def test_limits_that_allow_nothing_are_refused(bad: dict[str, int]) -> None:
 
 def test_limit_of_paths_ends_a_run_and_the_next_ones_finish(tree: Tree) -> None:
     fingerprint = plan(tree, POLICY).fingerprint
-    limits = ApplyLimits(paths=40, paths_per_second=1e9)
+    limits = ApplyLimits(paths=20, paths_per_second=1e9)
     results = [apply(tree, POLICY, fingerprint=fingerprint, limits=limits)]
     while not results[-1].finished:
-        assert "40 paths" in results[-1].stopped
+        assert "20 paths" in results[-1].stopped
         results.append(apply(tree, POLICY, fingerprint=fingerprint, limits=limits))
     assert len(results) > 3
-    assert all(result.paths <= 40 for result in results)
+    assert all(result.paths <= 20 for result in results)
     needed = {file for snapshot in kept_by_policy(tree) for file in snapshot.files}
     assert state_files(tree) == needed | tree.young | tree.foreign
 
@@ -263,7 +263,7 @@ def test_deletion_is_as_slow_as_asked(tree: Tree, monkeypatch: pytest.MonkeyPatc
 def test_a_new_plan_takes_over_what_a_stopped_run_has_left(tree: Tree) -> None:
     # Only `_metadata` files are gone: what they referenced is younger than this floor, but known from the log.
     policy = {**POLICY, "min-age": "5d"}
-    apply(tree, policy, limits=ApplyLimits(paths=8, paths_per_second=1e9))
+    apply(tree, policy, limits=ApplyLimits(paths=4, paths_per_second=1e9))
     now = datetime.now(UTC) - timedelta(days=4)
     young = {str(file) for snapshot in tree.snapshots for file in snapshot.own}
     assert not young & {each.path for each in plan_retention(tree.roots, policy, leftovers=(), now=lambda: now).delete}
