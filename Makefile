@@ -40,7 +40,7 @@ lint: $(PROJECT) ## style, format, types and layers
 
 # Real Flink of every release that we support: downloads 300 MB for each, once, and needs a JDK 17 or newer.
 test-flink: $(PROJECT) ## the tests that drive real Flink
-	@$(BIN)/python -m pytest -m flink -n 2 --dist loadfile --max-worker-restart 0
+	@$(BIN)/python -m pytest -m flink -n 2 --dist loadfile --max-worker-restart 0 tests/flink tests/docs
 
 # Damaged input for every reader, in processes of their own: as many attempts of each as EXECUTIONS says.
 EXECUTIONS ?= 1000

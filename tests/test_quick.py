@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.quick import LONG, is_quick, split
@@ -35,3 +38,13 @@ def test_every_test_is_run_by_one_of_both_commands(request: pytest.FixtureReques
 
 def test_the_directories_exist(request: pytest.FixtureRequest) -> None:
     assert all((request.config.rootpath / "tests" / each).is_dir() for each in LONG)
+
+
+@pytest.mark.parametrize(("mark", "directories"), [("flink", {"flink", "docs"}), ("browser", {"browser"})])
+def test_tests_of_flink_and_of_the_browser_are_in_the_directories_that_their_commands_name(
+    mark: str, directories: set[str]
+) -> None:
+    """Collecting all other tests would take longer than many of them."""
+    folder = Path(__file__).parent
+    files = [each for each in folder.rglob("*.py") if re.search(rf"\bmark\.{mark}\b", each.read_text(encoding="utf-8"))]
+    assert {each.relative_to(folder).parts[0] for each in files} == directories

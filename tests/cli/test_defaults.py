@@ -21,17 +21,8 @@ SNAPSHOTS = [
     *(sorted(Path(ROOTS["wild"]).rglob("_metadata")) if ROOTS["wild"] else ()),
     *(case.path / "_metadata" for case in MADE),
 ]
-SAMPLED = {
-    path: number
-    for number, path in enumerate(
-        [
-            *(case.path for case in MADE),
-            *(each.parent for each in SNAPSHOTS if ROOTS["flink"] and each.is_relative_to(ROOTS["flink"])),
-        ]
-    )
-}
-"""Numbers of larger snapshots, and of those of Flink's own tests, which are alike: each takes every third command."""
 COMMANDS = ("inspect", "read", "dump", "diff", "convert", "keep", "erase")
+FLINK = [each.parent for each in SNAPSHOTS if ROOTS["flink"] and each.is_relative_to(Path(ROOTS["flink"], "flink"))]
 MAPS = {"494ff033-chk-6": "file:/state/checkpoint"}
 """Directories that absolute paths of a snapshot name, by the folder that has them now."""
 
@@ -56,6 +47,24 @@ EXPECTED = {
 """Unusual exit codes by a folder of the snapshot: usual is 0, and 1 of `erase`, which does not find the key."""
 
 
+def find_unusual(path: Path) -> dict[str, int]:
+    return next((codes for name, codes in EXPECTED.items() if name in path.parts), {})
+
+
+def choose_command(number: int, path: Path) -> str:
+    commands = tuple(find_unusual(path)) or COMMANDS
+    return commands[number % len(commands)]
+
+
+SAMPLED = {
+    **{case.path: (choose_command(number, case.path),) for number, case in enumerate(MADE)},
+    **{path: COMMANDS[number % 3 :: 3] for number, path in enumerate(FLINK)},
+}
+"""Commands in turn: one for each larger snapshot, with an unusual exit code where it has any, and every third for those
+of Flink's own tests, which are alike.
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not SNAPSHOTS, reason="FLINK_STATE_FIXTURES and FLINK_STATE_WILD are unset: they name snapshots")
 @pytest.mark.parametrize("metadata", SNAPSHOTS, ids=lambda path: "/".join(path.parts[-4:-1]))
@@ -74,9 +83,9 @@ def test_defaults_do(metadata: Path, call: Callable[..., Called], tmp_path: Path
         "keep": ("convert", path, "--format", "keep", "--out", tmp_path / "copy"),
         "erase": ("erase", path, "--key", "no-such-key"),
     }
-    names = COMMANDS[SAMPLED[path] % 3 :: 3] if path in SAMPLED else COMMANDS
+    unusual = find_unusual(path)
+    names = SAMPLED.get(path, COMMANDS)
     codes = {name: call(*commands[name], *arguments) for name in names}
-    unlike = next((codes for name, codes in EXPECTED.items() if name in metadata.parts), {})
-    expected = {name: unlike.get(name, 1 if name == "erase" else 0) for name in names}
+    expected = {name: unusual.get(name, 1 if name == "erase" else 0) for name in names}
     assert {name: called.code for name, called in codes.items()} == expected, [each.err for each in codes.values()]
     assert "Traceback" not in "".join(each.err for each in codes.values())

@@ -39,7 +39,7 @@ UNREAD = {*UNKNOWN_VERSIONS, "b4a7ccef-chk-9"}
 """Snapshots of which keyed state cannot be read: its version is unknown, or its files are on another machine."""
 MOVED = {"494ff033-chk-6": "file:/state/checkpoint"}
 """Directories that absolute paths of a snapshot name, by the folder that has them now."""
-TARGETS = ("1.20", "2.0", "2.2", "2.3")
+TARGETS = ("1.20", "2.3")
 FORMATS = ("canonical", "heap", "rocksdb", "keep")
 MAPPING = re.compile(r"--map (\S+=\S+)")
 
@@ -118,7 +118,7 @@ def test_every_command_answers(path: Path, call: Callable[..., Called], tmp_path
         "check": (path, path),
         **{f"check --target {release}": (path,) for release in TARGETS},
         **{f"verify --depth {depth}": (path,) for depth in ("files", "sample", "whole")},
-        **{f"convert --dry-run --format {each}": (path, "--out", tmp_path / f"dry-{each}") for each in FORMATS},
+        "convert --dry-run --format keep": (path, "--out", tmp_path / "dry-keep"),
         **{f"convert --format {each}": (path, "--out", tmp_path / each) for each in FORMATS},
         "rescale --parallelism 3": (path, "--out", tmp_path / "parallelism"),
         "rescale --max-parallelism 1024": (path, "--out", tmp_path / "max-parallelism"),

@@ -64,6 +64,7 @@ def test_flink_2_restores_the_result(upgraded: Path, version: str, backend: str)
 
 
 @pytest.mark.flink
+@pytest.mark.slow
 def test_flink_2_refuses_the_savepoint_as_it_was() -> None:
     (savepoint,) = (EXAMPLE / "savepoint").iterdir()
     assert not harness.restore("2.3.0", savepoint, jobs.shop_job("v2")).ok

@@ -542,22 +542,23 @@ def write_live(live: Path, part: int) -> None:
 def compare(flink: Flink, pair: Pair, plan: str, savepoint: str, directory: Path, options: Mapping[str, str]) -> str:
     """Run the new plan from a savepoint over the second part; gives differences to the right result, else nothing."""
     settings = {**options, **pair.settings, **pair.new_settings}
-    runs = {each: flink.run(plan, f"file://{directory}/{each}", settings) for each in ("first", "second", "both")}
+
+    def run(part: str) -> Rows:
+        return flink.run(plan, f"file://{directory}/{part}", settings)
+
+    expected: dict[str, str] = {}
+    changes: Rows = Counter()
+    if pair.partial:
+        expected = _mix(find_last(run("both")), find_last(run("second")), pair.partial)
+    else:
+        changes = _find_changes(pair, run, json.loads((directory / "emitted.json").read_text()))
     live = directory / "live"
     write_live(live, 1)
     restored = {**settings, "execution.savepoint.path": savepoint, "execution.state-recovery.path": savepoint}
     job = flink.start(plan, f"file://{live}", restored, bounded=False)
-    if pair.partial:
-        expected = _mix(find_last(runs["both"]), find_last(runs["second"]), pair.partial)
 
-        def done() -> bool:
-            return find_last(_positive(job.rows())) == expected
-
-    else:
-        changes = _find_changes(pair, runs, json.loads((directory / "emitted.json").read_text()))
-
-        def done() -> bool:
-            return job.rows() == changes
+    def done() -> bool:
+        return find_last(_positive(job.rows())) == expected if pair.partial else job.rows() == changes
 
     try:
         if job.wait(done):
@@ -574,14 +575,14 @@ def _positive(rows: Rows) -> Rows:
     return Counter({row: count for row, count in rows.items() if count > 0})
 
 
-def _find_changes(pair: Pair, runs: Mapping[str, Rows], emitted: Sequence[str]) -> Rows:
+def _find_changes(pair: Pair, run: Callable[[str], Rows], emitted: Sequence[str]) -> Rows:
     if pair.over:
-        return Counter({row: 1 for row in runs["both"] if row.partition(", ")[0] not in emitted})
+        return Counter({row: 1 for row in run("both") if row.partition(", ")[0] not in emitted})
     if pair.window:
-        ends = ((row, row.rpartition(", ")[2]) for row in runs["both"])
+        ends = ((row, row.rpartition(", ")[2]) for row in run("both"))
         return Counter({row: 1 for row, end in ends if FIRST_END < end <= LAST_END})
-    found = Counter(runs["both"])
-    found.subtract(runs["first"])
+    found = Counter(run("both"))
+    found.subtract(run("first"))
     return Counter({row: count for row, count in found.items() if count})
 
 

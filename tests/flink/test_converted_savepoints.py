@@ -170,6 +170,7 @@ def test_flink_restores_every_entry(version: str, conversion: Conversion, tmp_pa
     assert not difference, str(difference)
 
 
+@pytest.mark.slow
 def test_flink_restores_what_went_through_every_format(version: str, tmp_path: Path) -> None:
     case = find_case(line_of(version), "rocksdb-incremental")
     snapshot = case.open_told()
@@ -183,6 +184,7 @@ def test_flink_restores_what_went_through_every_format(version: str, tmp_path: P
     assert not difference, str(difference)
 
 
+@pytest.mark.slow
 def test_timers_on_the_heap_are_restored_from_a_canonical_savepoint(version: str, tmp_path: Path) -> None:
     case = find_case(line_of(version), "rocksdb-heap-timers")
     assert ROCKSDB_HEAP_TIMERS.items() <= case.settings.items()

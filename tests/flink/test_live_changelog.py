@@ -135,6 +135,7 @@ def select_ttl_states(entries: Iterable[harness.Entry]) -> list[harness.Entry]:
     return found
 
 
+@pytest.mark.slow
 def test_state_with_ttl_in_a_changelog_of_flink_goes_on_here_and_in_flink_again(
     spark: SparkSession, version: str, tmp_path: Path
 ) -> None:

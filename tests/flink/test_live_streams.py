@@ -205,6 +205,7 @@ def test_a_claimed_checkpoint_of_flink_gives_its_tables_to_the_next_ones(
     assert_restored(version, second, flink.entries, parallelism=2)
 
 
+@pytest.mark.slow
 def test_a_claimed_native_savepoint_of_flink_gives_no_table_to_the_next_one(
     spark: SparkSession, version: str, tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def test_windows_that_spark_has_filled_are_those_of_flink(spark: SparkSession, v
     assert not difference, str(difference)
 
 
+@pytest.mark.slow
 def test_values_of_kryo_2_that_a_function_has_added_go_on_in_flink_1(tmp_path: Path) -> None:
     snapshot = kryo.open_example()
     old = kryo.find_operator(snapshot)

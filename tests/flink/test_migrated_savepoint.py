@@ -11,7 +11,8 @@ from tests.flink import harness, jobs
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.flink
+# `test_s3_flow` migrates with the same command and restores what it has written too.
+pytestmark = [pytest.mark.flink, pytest.mark.slow]
 
 MIGRATION = harness.ORDERS / "migrations" / "0001_amount_as_double.yaml"
 
@@ -37,7 +38,6 @@ def test_migrated_savepoint_restores_with_evolved_class(
     assert not harness.diff_entries(harness.read_entries(orders / "expected-migrated.jsonl.gz"), result.entries)
 
 
-@pytest.mark.slow
 def test_flink_refuses_migrated_savepoint_with_old_class(version: str, migrated: Path, backend: str) -> None:
     result = harness.restore(version, migrated, jobs.orders_job("v1"), backend=backend)
 

@@ -106,6 +106,7 @@ def test_live_state_and_migrations_give_what_flink_gets(
         require_entries(version, tmp_path / name, after, backend, expected)
 
 
+@pytest.mark.slow
 def test_map_keys_migrate_on_heap(version: str, tmp_path: Path) -> None:
     before, after = (jobs.migrating_job(classes, map_keys=True) for classes in ("v1", "v2"))
     old, entries = harness.make_snapshot(version, before, tmp_path / "old", backend="hashmap")

@@ -70,6 +70,7 @@ def test_ends_with_the_state_of_the_java_function(
     assert not difference, str(difference)
 
 
+@pytest.mark.slow
 def test_goes_on_from_flink_and_flink_from_it(spark: SparkSession, version: str, orders: Path, tmp_path: Path) -> None:
     (savepoint,) = orders.glob("savepoint-*")
     # The first change of some orders happens once more.

@@ -9,7 +9,7 @@ from tests.flink import harness, jobs
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.flink
+pytestmark = [pytest.mark.flink, pytest.mark.slow]
 
 
 def test_original_savepoint_restores_entry_by_entry(version: str, orders: Path, backend: str, parallelism: int) -> None:

@@ -90,6 +90,7 @@ def test_errors_of_the_planner_name_the_line_and_what_is_missing(
     assert "stub replaces the connector of orders" in error.value.hint
 
 
+@pytest.mark.slow
 def test_scripts_compiled_together_have_the_numbers_of_each_alone(version: str, tmp_path: Path) -> None:
     home = str(link_home(version, tmp_path))
     old, new = tmp_path / "old.sql", tmp_path / "new.sql"
@@ -103,6 +104,7 @@ def test_scripts_compiled_together_have_the_numbers_of_each_alone(version: str, 
     assert "COUNT(*) would be taken for SUM(orders.amount)" in found.states[0].swap
 
 
+@pytest.mark.slow
 def test_definitions_change_no_catalog_that_outlives_the_planner(version: str, tmp_path: Path) -> None:
     home, jar = str(link_home(version, tmp_path)), tmp_path / "catalog.jar"
     classes = compile_folders(install_formats(version), ["tests/flink/java/sqlcatalog"])

@@ -67,6 +67,7 @@ def test_max_parallelism_128_1024_96(maker: Maker, version: str, backend: str, k
             check(result, made.entries, 2, ANY_KEY_GROUP)
 
 
+@pytest.mark.slow
 def test_both_at_once(made: Made, backend: str, tmp_path: Path) -> None:
     path = made.path
     for parallelism, number in ((3, 1024), (7, 96)):
@@ -85,6 +86,7 @@ def test_flink_itself_rescales_what_was_rescaled(made: Made, backend: str, tmp_p
     check(result, made.entries, 5, ANY_KEY_GROUP)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [3, 7])
 def test_operator_state_lies_where_flink_puts_it(made: Made, parallelism: int, tmp_path: Path) -> None:
     path = rescale_path(made.path, tmp_path / "rescaled", RescaleRequest(parallelism=parallelism))
@@ -98,6 +100,7 @@ def test_operator_state_lies_where_flink_puts_it(made: Made, parallelism: int, t
     assert not difference, str(difference)
 
 
+@pytest.mark.slow
 def test_way_there_and_back(made: Made, tmp_path: Path) -> None:
     steps = [(2, 128), (7, 1024), (2, 128)]
     path = made.path
@@ -130,6 +133,7 @@ def test_dropped_operators(made: Made, tmp_path: Path) -> None:
     check(result, but_of(made, *gone), 2)
 
 
+@pytest.mark.slow
 def test_dropped_states(made: Made, tmp_path: Path) -> None:
     request = RescaleRequest(
         operators={
@@ -158,6 +162,7 @@ def test_two_regions_become_one(maker: Maker, version: str, tmp_path: Path) -> N
     check(result, [entry for entry in both if entry.get("state") not in BROADCAST], 3, ANY_KEY_GROUP)
 
 
+@pytest.mark.slow
 def test_operator_of_another_snapshot(maker: Maker, version: str, tmp_path: Path) -> None:
     made, other = maker.make(version), maker.make(version, first=OTHER_REGION)
     dropped = RescaleRequest(operators={"record": OperatorRequest(drop=True)})

@@ -20,6 +20,7 @@ def maker(tmp_path_factory: pytest.TempPathFactory) -> Maker:
     return Maker(tmp_path_factory.mktemp("made"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case", [case for case in RESCALING if case.case in ("heap-native", "rocksdb-incremental")], ids=str
 )
@@ -36,6 +37,7 @@ def test_stored_snapshot_restores_with_more_subtasks(case: Case) -> None:
     check(result, case.entries(), 3)
 
 
+@pytest.mark.slow
 def test_flink_itself_changes_the_parallelism(maker: Maker, version: str, backend: str) -> None:
     made = maker.make(version)
     result = harness.restore(version, made.path, jobs.rescaling_job(), backend=backend, parallelism=7)
@@ -43,6 +45,7 @@ def test_flink_itself_changes_the_parallelism(maker: Maker, version: str, backen
     check(result, made.entries, 7)
 
 
+@pytest.mark.slow
 def test_flink_refuses_another_max_parallelism(maker: Maker, version: str) -> None:
     result = harness.restore(version, maker.make(version).path, jobs.rescaling_job(1024))
 
@@ -66,6 +69,7 @@ def test_keys_with_another_hash_are_missed(maker: Maker, version: str) -> None:
     assert not harness.diff_entries(before, after)
 
 
+@pytest.mark.slow
 def test_entries_know_their_subtask(maker: Maker, version: str) -> None:
     made = maker.make(version)
     moved = [entry | {"subtask": 1 - entry["subtask"]} for entry in made.entries]

@@ -81,7 +81,11 @@ def run_route(
     return found
 
 
-_FEW = ("swap", "add-sum", "avg-of-sum-and-count", "fold-distinct", "fold-distinct-nullable", "join-swap", "ids")
+_FEW = ("add-sum", "fold-distinct-nullable", "join-swap")
+"""A call that begins now, calls that change their order and fold values of `DISTINCT`, and rows of a join.
+
+All pairs go on in `test_migrated_queries_go_on`, and are migrated from recorded savepoints in `tests/sql`.
+"""
 
 
 def test_some_migrated_queries_go_on(tmp_path: Path, spark: SparkSession) -> None:
@@ -103,6 +107,7 @@ def test_scripts_are_migrated_and_equal_the_template_of_their_plan(tmp_path: Pat
         migrate_query(old, new, savepoint, target + "2", flink_home=home, jars=[str(tmp_path / "functions.jar")])
 
 
+@pytest.mark.slow
 def test_functions_need_their_jar_for_the_template_of_their_plan(tmp_path: Path, spark: SparkSession) -> None:
     home, pair = str(link_home("2.2.1", tmp_path)), unpack("function-view", tmp_path)
     classes, jar = compile_folders(install_formats("2.2.1"), ["tests/flink/java/sqlfunctions"]), tmp_path / "f.jar"

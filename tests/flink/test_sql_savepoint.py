@@ -27,6 +27,7 @@ def check(case: Case, path: Path, *, backend: str = "rocksdb", parallelism: int 
     assert not difference, str(difference)
 
 
+@pytest.mark.slow
 def test_original_restores_entry_by_entry(case: Case, backend: str) -> None:
     check(case, case.path, backend=backend)
 

@@ -16,7 +16,7 @@ from tests.flink.jobs import steady_job
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROUNDS = 150
+ROUNDS = 75
 KEYS = 200
 SETTINGS = {
     # As fast as it can, so that a checkpoint is gone soon after it was completed.

@@ -8,7 +8,8 @@ from tests.flink import harness
 from tests.flink.make_data import job_of_case
 from tests.snapshots import OWN, Case
 
-pytestmark = pytest.mark.flink
+# What Flink wrote says nothing about us; it shows that the expected entries of the snapshots are right.
+pytestmark = [pytest.mark.flink, pytest.mark.slow]
 
 
 # The state API of the tests does not reach asynchronous state in ForSt; its conversions are restored by RocksDB.
