@@ -32,6 +32,9 @@ gc.set_threshold(10_000, 20, 20)
 
 _MEMORY_OF_A_PROCESS = 4 << 30
 
+QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
+"""Options of sessions for small data: Java's second compiler takes more time than its faster code saves."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare which tests drive real Flink; `tests/flink/conftest.py` chooses them."""
@@ -111,7 +114,7 @@ def spark() -> Iterator[SparkSession]:
     """The Spark session of this process."""
     from state_pipelines.spark.session import create_session
 
-    session = create_session("tests", cores=2, memory="1g")
+    session = create_session("tests", cores=2, memory="1g", conf=QUICK_START)
     yield session
     session.stop()
 

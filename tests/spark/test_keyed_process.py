@@ -357,9 +357,10 @@ RETRYING = """
 import sys
 from pathlib import Path
 from state_pipelines.spark.session import create_session
+from tests.conftest import QUICK_START
 from tests.spark import test_keyed_process as tests
 
-spark = create_session("retries", conf={"spark.master": "local[2,3]"})
+spark = create_session("retries", conf={"spark.master": "local[2,3]"} | QUICK_START)
 folder = Path(sys.argv[1])
 df = spark.createDataFrame(tests.clicks(0, 120), "user string, page string, at long").repartition(3)
 for kills in (False, True):

@@ -220,9 +220,10 @@ import signal
 import sys
 from pathlib import Path
 from state_pipelines.spark.session import create_session
+from tests.conftest import QUICK_START
 from tests.spark.test_micro_batches import Query
 
-query = Query(create_session("killed", conf={"spark.master": "local[2]"}), Path(sys.argv[1]))
+query = Query(create_session("killed", conf={"spark.master": "local[2]"} | QUICK_START), Path(sys.argv[1]))
 
 
 def write_output(rows, batch_id):

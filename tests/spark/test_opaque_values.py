@@ -68,7 +68,10 @@ def old(fixtures: Path) -> Snapshot:
 
 @pytest.fixture(scope="module")
 def changed(spark: SparkSession, old: Snapshot, tmp_path_factory: pytest.TempPathFactory) -> MigrationResult:
-    changes = [change(*each, FIELDS, BACK, loss=LOST) for each in STATES]
+    """All steps on values, and on lists and maps, which have the same POJO, those on its own fields."""
+    own = FIELDS[:4], BACK[2:]
+    steps = {"l_pojo": own, "m_str_pojo": own}
+    changes = [change(*each, *steps.get(each[1], (FIELDS, BACK)), loss=LOST) for each in STATES]
     migration = parse_migration({"revision": "1", "changes": changes})
     return migrate(old, migration, str(tmp_path_factory.mktemp("opaque") / "target"))
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from state_pipelines.spark.session import create_java_home, find_java
+from state_pipelines.spark.session import create_java_home, find_java, locate_class_data
+from tests.conftest import QUICK_START
 from tests.snapshot.savepoints import orders
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def look(batches):
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 for option in sys.argv[2:]:
-    builder = builder.config(*option.split("="))
+    builder = builder.config(*option.split("=", 1))
 spark = builder.getOrCreate()
 try:
     sp.spark.register(spark)
@@ -51,7 +52,10 @@ def run(tmp_path: Path, *options: str, **variables: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     environment["PATH"] = os.pathsep.join([str(tmp_path / "bin"), "/usr/bin", "/bin"])
     environment["PYTHONPATH"] = str(ROOT)
-    environment["JAVA_HOME"] = str(create_java_home(find_java()))
+    java = find_java()
+    classes = locate_class_data(java)
+    environment["JAVA_HOME"] = str(classes.home if classes.exists else create_java_home(java))
+    options = (*options, *("=".join(each) for each in QUICK_START.items()))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(orders().path), *options],
         env=environment | variables,
