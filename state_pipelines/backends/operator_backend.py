@@ -222,7 +222,7 @@ class RawOperatorOutput:
 
     @property
     def content(self) -> list[bytes]:
-        """The partitions, in their order."""
+        """The partitions, in the order in which they were started."""
         return [bytes(each) for each in self._written]
 
     def start_new_partition(self) -> None:

@@ -431,7 +431,8 @@ class Inventory:
     def find(self, key: str) -> list[SnapshotSummary]:
         """Return the snapshots that a key fits, newest first: none, one, or copies of the same snapshot.
 
-        A date in the key is ignored if no stored key is exactly this one.
+        If no stored key is equal to the given one, its date is ignored: other storages may give another time for a
+        copy of a savepoint.
         """
         rows = self.table.filter(pc.equal(self.table["key"], key))
         if not rows.num_rows:

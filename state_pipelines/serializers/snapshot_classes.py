@@ -554,11 +554,17 @@ class _Search(Generic[Parsed]):
             self._work.left -= state.parsed + _WORK_OF_PARSE
 
     def _compare(self, state: Reading, solution: Reading) -> None:
-        """Record in `whole` where a solution differs from the first one; give up if it differs elsewhere.
+        """Compare another solution with the first one: all must have snapshots with the same bounds.
+
+        Where the two have different nodes for the same bytes, these are recorded in `whole`: they are read as one
+        `Opaque`.
 
         Args:
-            state: parse of the beginning of the solution.
-            solution: known parse with the same rest, which is not parsed again.
+            state: parse of the beginning of the other solution.
+            solution: an earlier parse whose end is that of the other solution, so that it need not be parsed again.
+
+        Raises:
+            _GivenUpError: snapshots of the two have different bounds.
         """
         assert self.solution is not None
         first = self.solution[1]

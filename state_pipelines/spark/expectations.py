@@ -899,7 +899,7 @@ def judge_report(
 
 
 def _list_numbers(check: ProofCheck) -> Iterator[tuple[str, Any]]:
-    """Yield the columns that judge a check, with their values: whether it holds, and each of its numbers."""
+    """Yield the columns by which Great Expectations judges a check: whether it holds, and each of its counts."""
     yield f"{check.name} {_HOLDS}", check.ok
     if check.counts is not None:
         for number, value in check.counts.to_numbers().items():

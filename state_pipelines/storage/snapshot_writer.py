@@ -620,14 +620,14 @@ def read_manifest(data: bytes, file: str) -> Manifest:
 def _from_json(name: str, each: dict[str, Any]) -> RecordedFile:
     size, checksum = each["size"], each.get("checksum")
     if type(size) is not int or size < 0 or not isinstance(checksum, str | None):
-        raise ValueError(each)
+        raise ValueError(f"size or checksum of {name!r}: {each}")
     return RecordedFile(name, size, checksum)
 
 
 def _require_plain(name: str) -> str:
     """Return a name after checking that it does not lead out of the directory: the manifest may be forged."""
     if re.fullmatch(r"[\w.-]+", name, re.ASCII) is None or name in {".", ".."}:
-        raise ValueError(name)
+        raise ValueError(f"{name!r} is not the name of a file in the directory of the manifest")
     return name
 
 

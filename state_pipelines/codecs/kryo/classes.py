@@ -202,7 +202,15 @@ def _read_units(reader: Reader, size: int) -> str:
 def write_string(
     writer: Writer, text: str | None, version: Version, *, short: bool = True, any_length: bool = False
 ) -> None:
-    """Write a string as `read_string` reads it; `short` allows marked ASCII, `any_length` also for long texts."""
+    """Write a string as `read_string` reads it.
+
+    Args:
+        writer: the target.
+        text: the string.
+        version: the release of Kryo.
+        short: write short ASCII texts without a length, with the high bit set in their last byte.
+        any_length: with `short`, write long ASCII texts so, too.
+    """
     if text is None:
         writer.u8(0x80)
         return

@@ -619,7 +619,12 @@ class Number:
 
 @dataclass(frozen=True)
 class JavaCall:
-    """A pattern with its arguments in an expression, such as `objects(a, b)`."""
+    """A function call in a hash expression, such as `objects(a, b)` for Java's `Objects.hash(a, b)`.
+
+    Attributes:
+        pattern: name of the function: the way in which a Java class combines the hashes of its fields.
+        arguments: the hashed fields, or expressions of them.
+    """
 
     pattern: str
     arguments: tuple[Term, ...]

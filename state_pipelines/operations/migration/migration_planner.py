@@ -412,7 +412,7 @@ class _Planner:
         shape = flow.shape
         new = adopt_python_payload(shape.payload, resolve_type(step.type, self.context))
         extracted = extract_like(step.type)
-        # The note below is about serializers that Flink extracts from Java's types, as it does not for SQL rows.
+        # The note below is about serializers that Flink extracts from Java's types. For SQL rows it extracts none.
         is_row = any(isinstance(each, tree.RowData) for each in walk(step.type))
         if extracted != step.type and not is_row:
             self.notes.append(
