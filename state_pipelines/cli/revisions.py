@@ -227,7 +227,7 @@ def revision_command(
         if old is None:
             raise UsageError("--autogenerate needs the snapshot that the new job is to restore", hint="Add OLD")
         if start is not None and revisions is None:
-            raise UsageError(f"there is no revision {start} (--from): no revision exists", where=Where(file=directory))
+            raise UsageError(f"--from {start}: there is no revision yet", where=Where(file=directory))
         snapshot = opener.open(old)
         job = describe_job(snapshot)
         chain = []
