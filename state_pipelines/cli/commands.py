@@ -42,7 +42,7 @@ _PAUSE = 0.02
 """Seconds between two looks at whether an interrupt has been lost."""
 
 _LOOKS = 3
-"""Number of looks in a row that find nobody handling an interrupt; then it counts as lost, and is repeated."""
+"""After so many looks in a row that find nobody handling an interrupt, it counts as lost and is repeated."""
 
 
 class Interrupts:

@@ -277,7 +277,7 @@ AGREED_PLANS_INTERVAL = 60
 
 
 def build_agreed_plans(job: FlinkJob) -> dg.SensorDefinition:
-    """Build the sensor that applies plans of retention to which nobody objected within the grace period.
+    """Build the sensor that requests the application of a plan of retention when its grace period is over.
 
     A job has it if its retention says `apply: scheduled`.
     """
