@@ -42,7 +42,7 @@ _PAUSE = 0.02
 """Seconds between two looks at whether an interrupt has been lost."""
 
 _LOOKS = 3
-"""After so many looks in a row that find nobody handling an interrupt, it counts as lost and is repeated."""
+"""Checks in a row that find no handler running, after which an interrupt counts as lost and is repeated."""
 
 
 class Interrupts:
